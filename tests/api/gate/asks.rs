@@ -8,8 +8,8 @@ use macro_rules_attribute::apply;
 use serde_json::{Value, json};
 
 use super::{
-    AGENT, CAROLS_AGENT, ask, ask_as, ask_in_text, bash, call_summary, expected, gate, items,
-    refund, types, yaml,
+    AGENT, CAROLS_AGENT, ask, ask_as, ask_in_text, assert_call, bash, call_summary, expected, gate,
+    items, refund, types, yaml,
 };
 use crate::api::approval_cycle::on_both;
 use crate::support::fake_chat_completions::text_answer;
@@ -19,12 +19,7 @@ use crate::support::test_app::{On, TestApp};
 async fn allowed_call_of_the_service_runs_and_its_result_is_answered(on: On) {
     let app = gate(on, "").await;
     let call = ask(&app, &refund(5), 10).await;
-    assert_eq!(
-        call_summary(&call),
-        expected(200, "allow", "settled", "succeeded"),
-        "{}",
-        call.text
-    );
+    assert_call(&call, 200, "allow", "settled", "succeeded");
     assert_eq!(
         call.body["result"],
         json!({"outcome": "succeeded", "content": "{\"ok\":true}", "http_status": 200})
@@ -79,12 +74,7 @@ async fn allowed_call_of_the_service_runs_and_its_result_is_answered(on: On) {
 async fn denied_and_invalid_calls_run_nothing(on: On) {
     let app = gate(on, "").await;
     let denied = ask(&app, &json!({"tool": "forbidden", "arguments": {}}), 10).await;
-    assert_eq!(
-        call_summary(&denied),
-        expected(200, "deny", "settled", "denied"),
-        "{}",
-        denied.text
-    );
+    assert_call(&denied, 200, "deny", "settled", "denied");
     assert_eq!(denied.str("/reason"), "Not this one.");
     for body in [
         json!({"tool": "other", "arguments": {}}),
@@ -105,12 +95,7 @@ async fn denied_and_invalid_calls_run_nothing(on: On) {
     // repeated member elsewhere in the body is the client's mistake: 400.
     let inside = r#"{"tool":"refund","arguments":{"order":17,"amount":5,"amount":500}}"#;
     let inside = ask_in_text(&app, inside).await;
-    assert_eq!(
-        call_summary(&inside),
-        expected(200, "deny", "settled", "invalid"),
-        "{}",
-        inside.text
-    );
+    assert_call(&inside, 200, "deny", "settled", "invalid");
     let outside = r#"{"tool":"refund","arguments":{"order":17,"amount":5},"arguments":{}}"#;
     let outside = ask_in_text(&app, outside).await;
     outside.assert_code(400, "bad_json");
@@ -123,12 +108,7 @@ async fn exact_allow_does_not_cover_a_tool_that_the_gate_does_not_list(on: On) {
     let unlisted = yaml("other_tools: judge").replacen("Bash, Read]", "Bash]", 1);
     let app = TestApp::with(on, &unlisted).await;
     let call = ask(&app, &json!({"tool": "Read", "arguments": {"path": 7}}), 0).await;
-    assert_eq!(
-        call_summary(&call),
-        expected(202, "pending", "pending", Value::Null),
-        "{}",
-        call.text
-    );
+    assert_call(&call, 202, "pending", "pending", Value::Null);
     assert_eq!(
         (call.body["rule"].clone(), call.str("/reason")),
         (Value::Null, "No rule matches.".to_owned())
@@ -189,10 +169,7 @@ async fn gate_call_takes_no_message_and_is_listed_by_its_gate_only(on: On) {
         .actor(AGENT)
         .get(&format!("/v1/gate/calls/{}", held.str("/task_id")))
         .await;
-    assert_eq!(
-        call_summary(&look),
-        expected(200, "deny", "settled", "canceled")
-    );
+    assert_call(&look, 200, "deny", "settled", "canceled");
     app.stop().await;
 }
 
@@ -331,12 +308,7 @@ async fn pending_calls_of_a_user_are_bounded(on: On) {
 async fn unmatched_external_tool_is_held_at_a_gate(on: On) {
     let app = gate(on, "").await;
     let held = ask(&app, &bash("rm -rf /"), 0).await;
-    assert_eq!(
-        call_summary(&held),
-        expected(202, "pending", "pending", Value::Null),
-        "{}",
-        held.text
-    );
+    assert_call(&held, 202, "pending", "pending", Value::Null);
     assert_eq!(held.str("/request/kind"), "approval");
     app.stop().await;
 }

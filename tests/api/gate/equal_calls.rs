@@ -8,8 +8,8 @@ use macro_rules_attribute::apply;
 use serde_json::{Value, json};
 
 use super::{
-    AGENT, CAROLS_AGENT, ask, ask_as, ask_by_key, bash, call_summary, decide, decide_as, expected,
-    gate, items, refund, until_asker,
+    AGENT, CAROLS_AGENT, ask, ask_as, ask_by_key, assert_call, bash, decide, decide_as, gate,
+    items, refund, until_asker,
 };
 use crate::api::approval_cycle::on_both;
 use crate::support::test_app::On;
@@ -44,12 +44,7 @@ async fn equal_bytes_written_differently_attach_and_the_approved_bytes_run(on: O
         10,
     )
     .await;
-    assert_eq!(
-        call_summary(&call),
-        expected(200, "allow", "settled", "succeeded"),
-        "{}",
-        call.text
-    );
+    assert_call(&call, 200, "allow", "settled", "succeeded");
     assert_eq!(
         (app.tool.count(), app.tool.ledger()[0].body.as_str()),
         (1, "{\"order\":17,\"amount\":120.0}")
@@ -63,20 +58,10 @@ async fn delivered_result_is_not_given_again_and_what_is_held_is_held_anew(on: O
     let held = ask(&app, &refund(120), 0).await;
     decide(&app, &held, "approve").await;
     let call = ask(&app, &refund(120), 10).await;
-    assert_eq!(
-        call_summary(&call),
-        expected(200, "allow", "settled", "succeeded"),
-        "{}",
-        call.text
-    );
+    assert_call(&call, 200, "allow", "settled", "succeeded");
     until_asker(&app, &call, |until| until == ASKER_UNTIL_DELIVERED).await;
     let next = ask(&app, &refund(120), 0).await;
-    assert_eq!(
-        call_summary(&next),
-        expected(202, "pending", "pending", Value::Null),
-        "{}",
-        next.text
-    );
+    assert_call(&next, 202, "pending", "pending", Value::Null);
     assert_ne!(next.str("/task_id"), call.str("/task_id"));
     assert!(
         next.str("/reason").contains("The same call ran at"),
@@ -93,12 +78,7 @@ async fn call_that_equal_calls_do_not_continue_says_so_while_it_runs(on: On) {
     let tag = json!({"tool": "tag", "arguments": {"text": "x"}});
     app.tool.close();
     let first = ask(&app, &tag, 0).await;
-    assert_eq!(
-        call_summary(&first),
-        expected(202, "pending", "started", Value::Null),
-        "{}",
-        first.text
-    );
+    assert_call(&first, 202, "pending", "started", Value::Null);
     assert!(
         first
             .str("/message")
@@ -132,12 +112,7 @@ async fn call_that_equal_calls_do_not_continue_says_so_while_it_runs(on: On) {
         .header("prefer", "wait=10")
         .get(&path)
         .await;
-    assert_eq!(
-        call_summary(&ended),
-        expected(200, "allow", "settled", "succeeded"),
-        "{}",
-        ended.text
-    );
+    assert_call(&ended, 200, "allow", "settled", "succeeded");
     let again = crate::api::mcp_gate::call(&app, "10", &named).await;
     assert_eq!(
         (
@@ -160,26 +135,14 @@ async fn call_that_may_have_run_is_held_when_it_is_made_again(on: On) {
         .hit(&format!("/v1/tasks/{}/cancel", first.str("/task_id")))
         .await;
     let ended = ask(&app, &bash("ls"), 5).await;
-    assert_eq!(
-        (call_summary(&ended), ended.str("/task_id")),
-        (
-            expected(200, "allow", "settled", "unknown"),
-            first.str("/task_id")
-        ),
-        "{}",
-        ended.text
-    );
+    assert_call(&ended, 200, "allow", "settled", "unknown");
+    assert_eq!(ended.str("/task_id"), first.str("/task_id"));
     until_asker(&app, &first, |until| until == ASKER_UNTIL_DELIVERED).await;
     for held in [
         ask_by_key(&app, "k1", &bash("ls"), 0).await,
         ask(&app, &bash("ls"), 0).await,
     ] {
-        assert_eq!(
-            call_summary(&held),
-            expected(202, "pending", "pending", Value::Null),
-            "{}",
-            held.text
-        );
+        assert_call(&held, 202, "pending", "pending", Value::Null);
         assert!(
             held.str("/reason")
                 .contains("was started, and its outcome is not known"),
@@ -236,12 +199,7 @@ async fn answered_call_that_did_not_run_is_called_ended(on: On) {
         )
         .await;
     let call = ask(&app, &refund(120), 10).await;
-    assert_eq!(
-        call_summary(&call),
-        expected(200, "deny", "settled", "responded"),
-        "{}",
-        call.text
-    );
+    assert_call(&call, 200, "deny", "settled", "responded");
     until_asker(&app, &call, |until| until == ASKER_UNTIL_DELIVERED).await;
     let next = ask(&app, &refund(120), 0).await;
     assert!(
@@ -296,23 +254,11 @@ async fn new_key_with_attach_continues_an_equal_call_and_names_it_from_then_on(o
     let mut body = bash("make");
     body["attach"] = json!(true);
     let first = ask_by_key(&app, "use-1", &body, 0).await;
-    assert_eq!(
-        call_summary(&first),
-        expected(202, "pending", "pending", Value::Null),
-        "{}",
-        first.text
-    );
+    assert_call(&first, 202, "pending", "pending", Value::Null);
     decide_as(app.owner(), &first, "approve").await;
     let second = ask_by_key(&app, "use-2", &body, 5).await;
-    assert_eq!(
-        (call_summary(&second), second.str("/task_id")),
-        (
-            expected(200, "allow", "settled", "released"),
-            first.str("/task_id")
-        ),
-        "{}",
-        second.text
-    );
+    assert_call(&second, 200, "allow", "settled", "released");
+    assert_eq!(second.str("/task_id"), first.str("/task_id"));
     let report = json!({"key": "use-2", "outcome": "succeeded", "content": "built"});
     let done = app.actor(AGENT).post("/v1/gate/outcomes", &report).await;
     assert_eq!(
@@ -359,12 +305,7 @@ async fn approved_call_that_was_asked_without_attaching_is_continued_by_an_equal
     let beside = ask(&app, &alone, 0).await;
     assert_ne!(beside.str("/task_id"), held.str("/task_id"));
     let call = ask(&app, &refund(120), 10).await;
-    assert_eq!(
-        call_summary(&call),
-        expected(200, "allow", "settled", "succeeded"),
-        "{}",
-        call.text
-    );
+    assert_call(&call, 200, "allow", "settled", "succeeded");
     assert_eq!(call.str("/task_id"), held.str("/task_id"));
     assert_eq!(app.tool.count(), 1);
     app.stop().await;

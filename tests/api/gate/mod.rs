@@ -128,6 +128,19 @@ pub fn expected(
     )
 }
 
+/// Asserts the status, the decision, the state and the outcome in a reply.
+#[track_caller]
+pub(super) fn assert_call(
+    reply: &Reply,
+    status: u16,
+    decision: &str,
+    state: &str,
+    outcome: impl Into<Value>,
+) {
+    let call = expected(status, decision, state, outcome);
+    assert_eq!(call_summary(reply), call, "{}", reply.text);
+}
+
 /// Waits until `is` accepts the stored `asker_until` of a call's task: the time until which the
 /// client that asks about the call counts as present.
 pub(super) async fn until_asker(app: &TestApp, call: &Reply, is: impl Fn(Time) -> bool) {

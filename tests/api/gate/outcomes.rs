@@ -8,8 +8,8 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::{
-    AGENT, ask, ask_as, ask_by_key, bash, call_summary, decide_as, expected, gate, items, refund,
-    types, yaml,
+    AGENT, ask, ask_as, ask_by_key, assert_call, bash, call_summary, decide_as, gate, items,
+    refund, types, yaml,
 };
 use crate::api::approval_cycle::on_both;
 use crate::support::test_app::{On, Reply, TestApp};
@@ -32,12 +32,7 @@ async fn read_call(app: &TestApp, call: &Reply, seconds: u32) -> Reply {
 async fn allowed_call_gets_a_permit_and_its_outcome_is_kept(on: On) {
     let app = gate(on, "").await;
     let call = ask_by_key(&app, "k1", &bash("ls"), 0).await;
-    assert_eq!(
-        call_summary(&call),
-        expected(200, "allow", "started", Value::Null),
-        "{}",
-        call.text
-    );
+    assert_call(&call, 200, "allow", "started", Value::Null);
     let permit = &call.body["permit"];
     assert_eq!(
         (&permit["attempt"], &permit["idempotency_key"]),
@@ -57,12 +52,7 @@ async fn allowed_call_gets_a_permit_and_its_outcome_is_kept(on: On) {
     );
     let body = json!({"key": "k1", "attempt": 1, "outcome": "succeeded", "content": "a.txt"});
     let done = report(&app, &body).await;
-    assert_eq!(
-        call_summary(&done),
-        expected(200, "allow", "settled", "succeeded"),
-        "{}",
-        done.text
-    );
+    assert_call(&done, 200, "allow", "settled", "succeeded");
     let task = app
         .owner()
         .get(&format!("/v1/tasks/{}", call.str("/task_id")))
@@ -96,21 +86,11 @@ async fn read_that_waits_takes_a_slot_and_without_a_slot_it_does_not_wait(on: On
         until("the read waits", async || app.store().is_listened_to(task)).await;
         for (seconds, applied) in [(300, ""), (0, "wait=0")] {
             let read = read_call(&app, &held, seconds).await;
-            assert_eq!(
-                call_summary(&read),
-                expected(200, "pending", "pending", Value::Null),
-                "{}",
-                read.text
-            );
+            assert_call(&read, 200, "pending", "pending", Value::Null);
             assert_eq!(read.header("preference-applied"), applied);
         }
         let asked = ask(&app, &refund(130), 300).await;
-        assert_eq!(
-            call_summary(&asked),
-            expected(202, "pending", "pending", Value::Null),
-            "{}",
-            asked.text
-        );
+        assert_call(&asked, 202, "pending", "pending", Value::Null);
     };
     tokio::select! {
         waiting = read_call(&app, &held, 300) => panic!("{}", waiting.text),
@@ -163,12 +143,8 @@ async fn call_that_was_started_says_how_it_ended(on: On) {
             assert!(decided.status < 300, "{}", decided.text);
         }
         let ended = read_call(&app, &call, 10).await;
-        assert_eq!(
-            (call_summary(&ended), ended.str("/message").as_str()),
-            (expected(200, "allow", "settled", outcome), says),
-            "{}",
-            ended.text
-        );
+        assert_call(&ended, 200, "allow", "settled", outcome);
+        assert_eq!(ended.str("/message").as_str(), says);
     }
     app.stop().await;
 }
@@ -177,12 +153,7 @@ async fn call_that_was_started_says_how_it_ended(on: On) {
 async fn gate_without_reports_releases_a_call_and_keeps_a_report(on: On) {
     let app = gate(on, "report: optional").await;
     let call = ask_by_key(&app, "k1", &bash("ls"), 5).await;
-    assert_eq!(
-        call_summary(&call),
-        expected(200, "allow", "settled", "released"),
-        "{}",
-        call.text
-    );
+    assert_call(&call, 200, "allow", "settled", "released");
     assert!(call.body["permit"].is_object(), "{}", call.text);
     let other = app
         .actor(AGENT)
@@ -198,12 +169,7 @@ async fn gate_without_reports_releases_a_call_and_keeps_a_report(on: On) {
         &json!({"key": "k1", "outcome": "succeeded", "content": "a"}),
     )
     .await;
-    assert_eq!(
-        call_summary(&done),
-        expected(200, "allow", "settled", "released"),
-        "{}",
-        done.text
-    );
+    assert_call(&done, 200, "allow", "settled", "released");
     let again = report(
         &app,
         &json!({"key": "k1", "outcome": "succeeded", "content": "a"}),
@@ -254,12 +220,7 @@ async fn report_of_a_call_that_was_settled_without_a_permit_is_refused_with_the_
     let held = ask(&app, &bash("make"), 0).await;
     decide_as(app.owner(), &held, "reject").await;
     let rejected = ask(&app, &bash("make"), 10).await;
-    assert_eq!(
-        call_summary(&rejected),
-        expected(200, "deny", "settled", "rejected"),
-        "{}",
-        rejected.text
-    );
+    assert_call(&rejected, 200, "deny", "settled", "rejected");
     let denied = ask(&app, &json!({"tool": "forbidden", "arguments": {}}), 10).await;
     let invalid = ask(&app, &json!({"tool": "Bash", "arguments": {}}), 10).await;
     let ours = ask(&app, &refund(5), 10).await;
@@ -313,10 +274,7 @@ async fn content_of_one_mebibyte_is_taken_however_it_is_escaped(on: On) {
         long.text
     );
     let whole = sent(1024 * 1024).await;
-    assert_eq!(
-        call_summary(&whole),
-        expected(200, "allow", "settled", "succeeded")
-    );
+    assert_call(&whole, 200, "allow", "settled", "succeeded");
     let all = items(&app, &call).await;
     let kept = all
         .iter()
@@ -337,12 +295,7 @@ async fn gate_that_records_held_calls_only_counts_allowed_read_only_calls(on: On
         5,
     )
     .await;
-    assert_eq!(
-        call_summary(&call),
-        expected(200, "allow", "settled", "released"),
-        "{}",
-        call.text
-    );
+    assert_call(&call, 200, "allow", "settled", "released");
     assert!(call.body["permit"].is_object());
     assert_eq!(call.body["digest"], Value::Null, "no report is due");
     assert_eq!(read_call(&app, &call, 0).await.status, 404);
@@ -354,12 +307,7 @@ async fn gate_that_records_held_calls_only_counts_allowed_read_only_calls(on: On
         0,
     )
     .await;
-    assert_eq!(
-        call_summary(&held),
-        expected(202, "pending", "pending", Value::Null),
-        "{}",
-        held.text
-    );
+    assert_call(&held, 202, "pending", "pending", Value::Null);
     assert_eq!(read_call(&app, &held, 0).await.status, 200);
     app.stop().await;
 }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::outcomes::report;
 use super::{
-    AGENT, ask, ask_by_key, bash, call_summary, decide, decide_as, expected, gate, refund, yaml,
+    AGENT, ask, ask_by_key, assert_call, bash, call_summary, decide, decide_as, gate, refund, yaml,
 };
 use crate::api::approval_cycle::on_both;
 use crate::support::test_app::{On, TestApp};
@@ -43,15 +43,8 @@ async fn administrator_chooses_which_tools_are_approved_automatically_and_which_
     })
     .await;
     let held = ask(&app, &read, 0).await;
-    assert_eq!(
-        (call_summary(&held), held.str("/rule")),
-        (
-            expected(202, "pending", "pending", Value::Null),
-            "files".to_owned()
-        ),
-        "{}",
-        held.text
-    );
+    assert_call(&held, 202, "pending", "pending", Value::Null);
+    assert_eq!(held.str("/rule"), "files");
     app.stop().await;
 }
 
@@ -100,24 +93,15 @@ async fn tool_is_invoked_once_and_only_after_its_reviewer_has_approved_it(on: On
     }
     decide_as(app.owner(), &held, "approve").await;
     let approved = ask_again(5).await;
-    assert_eq!(
-        (call_summary(&approved), &approved.body["permit"]["attempt"]),
-        (expected(200, "allow", "started", Value::Null), &json!(1)),
-        "{}",
-        approved.text
-    );
+    assert_call(&approved, 200, "allow", "started", Value::Null);
+    assert_eq!(approved.body["permit"]["attempt"], 1);
     assert_eq!(ask_again(0).await.str("/code"), "call_in_hand");
     let done = report(
         &app,
         &json!({"key": "invocation-1", "outcome": "succeeded"}),
     )
     .await;
-    assert_eq!(
-        call_summary(&done),
-        expected(200, "allow", "settled", "succeeded"),
-        "{}",
-        done.text
-    );
+    assert_call(&done, 200, "allow", "settled", "succeeded");
     let over = ask_again(0).await;
     assert_eq!(
         (call_summary(&over), &over.body["permit"]),
@@ -134,12 +118,7 @@ async fn tool_that_its_reviewer_rejects_is_not_invoked(on: On) {
     let held = ask_by_key(&app, "invocation-1", &refund(120), 0).await;
     decide(&app, &held, "reject").await;
     let rejected = ask_by_key(&app, "invocation-1", &refund(120), 5).await;
-    assert_eq!(
-        call_summary(&rejected),
-        expected(200, "deny", "settled", "rejected"),
-        "{}",
-        rejected.text
-    );
+    assert_call(&rejected, 200, "deny", "settled", "rejected");
     assert_eq!(app.tool.count(), 0);
     app.stop().await;
 }
@@ -156,12 +135,7 @@ async fn approval_that_does_not_come_in_time_is_a_denial() {
     assert_eq!(held.str("/state"), "pending", "{}", held.text);
     clock.advance(Duration::from_mins(11));
     let expired = ask_by_key(&app, "invocation-1", &refund(120), 30).await;
-    assert_eq!(
-        call_summary(&expired),
-        expected(200, "deny", "settled", "expired"),
-        "{}",
-        expired.text
-    );
+    assert_call(&expired, 200, "deny", "settled", "expired");
     assert_eq!(app.tool.count(), 0);
     app.stop().await;
 }

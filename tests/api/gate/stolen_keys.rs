@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use super::outcomes::report;
 use super::{
-    AGENT, CAROLS_AGENT, NAMESAKES_AGENT, ask, ask_as, ask_by_key, bash, call_summary, decide,
-    decide_as, expected, gate, items, refund, types, until_asker,
+    AGENT, CAROLS_AGENT, NAMESAKES_AGENT, ask, ask_as, ask_by_key, assert_call, bash, decide,
+    decide_as, gate, items, refund, types, until_asker,
 };
 use crate::api::approval_cycle::on_both;
 use crate::support::test_app::{On, Reply, TestApp};
@@ -121,28 +121,14 @@ async fn stolen_key_that_asks_first_gets_the_one_permit_of_an_approved_call(on: 
     let held = ask(&app, &bash("make"), 0).await;
     decide_as(app.owner(), &held, "approve").await;
     let taken = ask(&app, &bash("make"), 5).await;
-    assert_eq!(
-        (call_summary(&taken), taken.str("/task_id")),
-        (
-            expected(200, "allow", "started", Value::Null),
-            held.str("/task_id")
-        ),
-        "{}",
-        taken.text
-    );
+    assert_call(&taken, 200, "allow", "started", Value::Null);
+    assert_eq!(taken.str("/task_id"), held.str("/task_id"));
     assert_eq!(taken.body["permit"]["attempt"], 1);
     // The thief has taken the permit of the approved call. An equal proposal of the agent
     // therefore begins a new call. Its request warns people that the same call is being run.
     let agents = ask(&app, &bash("make"), 0).await;
-    assert_eq!(
-        (call_summary(&agents), &agents.body["permit"]),
-        (
-            expected(202, "pending", "pending", Value::Null),
-            &Value::Null
-        ),
-        "{}",
-        agents.text
-    );
+    assert_call(&agents, 202, "pending", "pending", Value::Null);
+    assert_eq!(agents.body["permit"], Value::Null);
     assert_ne!(agents.str("/task_id"), held.str("/task_id"));
     assert!(
         agents
@@ -175,30 +161,16 @@ async fn approved_call_is_not_taken_over_without_its_session_its_key_or_its_user
         ask_as(app.actor(NAMESAKES_AGENT), &in_session, 0).await,
     ];
     for other in &without {
-        assert_eq!(
-            (call_summary(other), &other.body["permit"]),
-            (
-                expected(202, "pending", "pending", Value::Null),
-                &Value::Null
-            ),
-            "{}",
-            other.text
-        );
+        assert_call(other, 202, "pending", "pending", Value::Null);
+        assert_eq!(other.body["permit"], Value::Null);
     }
     let agents = [
         ask(&app, &in_session, 5).await,
         ask_by_key(&app, "run-8-5be20774", &bash("make test"), 5).await,
     ];
     for (permitted, held) in agents.iter().zip([&first, &second]) {
-        assert_eq!(
-            (call_summary(permitted), permitted.str("/task_id")),
-            (
-                expected(200, "allow", "started", Value::Null),
-                held.str("/task_id")
-            ),
-            "{}",
-            permitted.text
-        );
+        assert_call(permitted, 200, "allow", "started", Value::Null);
+        assert_eq!(permitted.str("/task_id"), held.str("/task_id"));
         assert!(permitted.body["permit"].is_object(), "{}", permitted.text);
     }
     // A permit is given once. A thief who knows the idempotency key does not get the permit
@@ -231,12 +203,7 @@ async fn false_report_is_marked_as_a_report_and_refuses_the_true_one(on: On) {
         assert_eq!(others.status, status, "{}", others.text);
     }
     let lie = report(&app, &report_of(&call)).await;
-    assert_eq!(
-        call_summary(&lie),
-        expected(200, "allow", "settled", "succeeded"),
-        "{}",
-        lie.text
-    );
+    assert_call(&lie, 200, "allow", "settled", "succeeded");
     let truth = report(
         &app,
         &json!({"key": "run-7", "outcome": "failed", "content": "It broke."}),
@@ -332,12 +299,7 @@ async fn removed_key_ends_the_wait_of_its_holder_and_a_later_approval_starts_not
     }
     decide(&app, &held, "approve").await;
     let look = app.owner().get(&path).await;
-    assert_eq!(
-        call_summary(&look),
-        expected(200, "pending", "approved", Value::Null),
-        "{}",
-        look.text
-    );
+    assert_call(&look, 200, "pending", "approved", Value::Null);
     assert_eq!((starts(&app, &held).await, app.tool.count()), (0, 0));
     app.stop().await;
 }

@@ -3,7 +3,7 @@
 use macro_rules_attribute::apply;
 use serde_json::json;
 
-use super::super::{AGENT, CAROLS_AGENT, ask, ask_as, call_summary, expected, gate, refund, yaml};
+use super::super::{AGENT, CAROLS_AGENT, ask, ask_as, assert_call, gate, refund, yaml};
 use crate::api::approval_cycle::on_both;
 use crate::support::test_app::{On, TestApp};
 
@@ -91,11 +91,6 @@ async fn without_accounts_the_one_user_asks_and_decides(on: On) {
     let app = TestApp::with(on, &open).await;
     let anonymous = || app.anonymous();
     let call = ask_as(anonymous(), &refund(5), 5).await;
-    assert_eq!(
-        call_summary(&call),
-        expected(200, "allow", "settled", "succeeded"),
-        "{}",
-        call.text
-    );
+    assert_call(&call, 200, "allow", "settled", "succeeded");
     app.stop().await;
 }

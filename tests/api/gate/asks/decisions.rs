@@ -8,8 +8,7 @@ use macro_rules_attribute::apply;
 use serde_json::{Value, json};
 
 use super::super::{
-    AGENT, ask, ask_by_key, call_summary, decide, expected, gate, items, refund, types,
-    until_asker, yaml,
+    AGENT, ask, ask_by_key, assert_call, decide, gate, items, refund, types, until_asker, yaml,
 };
 use crate::api::approval_cycle::on_both;
 use crate::support::test_app::{On, TestApp};
@@ -18,12 +17,7 @@ use crate::support::test_app::{On, TestApp};
 async fn held_call_runs_once_for_the_asker_that_waits(on: On) {
     let app = gate(on, "").await;
     let held = ask_by_key(&app, "k1", &refund(120), 0).await;
-    assert_eq!(
-        call_summary(&held),
-        expected(202, "pending", "pending", Value::Null),
-        "{}",
-        held.text
-    );
+    assert_call(&held, 202, "pending", "pending", Value::Null);
     assert!(
         held.header("location")
             .ends_with(&format!("/v1/gate/calls/{}", held.str("/task_id")))
@@ -42,12 +36,7 @@ async fn held_call_runs_once_for_the_asker_that_waits(on: On) {
         decide(&app, &held, "approve").await
     };
     let (call, _) = tokio::join!(waits, says);
-    assert_eq!(
-        call_summary(&call),
-        expected(200, "allow", "settled", "succeeded"),
-        "{}",
-        call.text
-    );
+    assert_call(&call, 200, "allow", "settled", "succeeded");
     assert_eq!(
         (
             call.body["by"].clone(),
@@ -57,10 +46,8 @@ async fn held_call_runs_once_for_the_asker_that_waits(on: On) {
         (json!(["bob"]), "Approved by bob.".to_owned(), 1)
     );
     let again = ask_by_key(&app, "k1", &refund(120), 5).await;
-    assert_eq!(
-        (call_summary(&again), again.header("idempotency-replayed")),
-        (expected(200, "allow", "settled", "succeeded"), "true")
-    );
+    assert_call(&again, 200, "allow", "settled", "succeeded");
+    assert_eq!(again.header("idempotency-replayed"), "true");
     assert_eq!(
         (again.body["result"].clone(), app.tool.count()),
         (call.body["result"].clone(), 1)
@@ -77,19 +64,12 @@ async fn approved_call_whose_asker_is_gone_does_not_run_until_asked_for_again(on
         .actor(AGENT)
         .get(&format!("/v1/gate/calls/{}", held.str("/task_id")))
         .await;
-    assert_eq!(
-        call_summary(&look),
-        expected(200, "pending", "approved", Value::Null),
-        "{}",
-        look.text
-    );
+    assert_call(&look, 200, "pending", "approved", Value::Null);
     assert!(look.body["expires_at"].is_string());
     assert_eq!(app.tool.count(), 0);
     let call = ask_by_key(&app, "k1", &refund(120), 10).await;
-    assert_eq!(
-        (call_summary(&call), app.tool.count()),
-        (expected(200, "allow", "settled", "succeeded"), 1)
-    );
+    assert_call(&call, 200, "allow", "settled", "succeeded");
+    assert_eq!(app.tool.count(), 1);
     app.stop().await;
 }
 
@@ -116,10 +96,8 @@ async fn approval_of_a_call_whose_asker_is_gone_is_answered_at_once(on: On) {
         );
     }
     let call = ask_by_key(&app, "k1", &refund(120), 10).await;
-    assert_eq!(
-        (call_summary(&call), app.tool.count()),
-        (expected(200, "allow", "settled", "succeeded"), 1)
-    );
+    assert_call(&call, 200, "allow", "settled", "succeeded");
+    assert_eq!(app.tool.count(), 1);
     app.stop().await;
 }
 
@@ -134,12 +112,7 @@ async fn approved_call_without_an_ask_expires(on: On) {
         .header("prefer", "wait=20")
         .get(&path)
         .await;
-    assert_eq!(
-        call_summary(&ended),
-        expected(200, "deny", "settled", "expired"),
-        "{}",
-        ended.text
-    );
+    assert_call(&ended, 200, "deny", "settled", "expired");
     let items = items(&app, &ended).await;
     let result = items
         .iter()
@@ -150,10 +123,7 @@ async fn approved_call_without_an_ask_expires(on: On) {
         "Approved, but its agent did not ask for it again in time."
     );
     let again = ask_by_key(&app, "k1", &refund(120), 5).await;
-    assert_eq!(
-        call_summary(&again),
-        expected(200, "deny", "settled", "expired")
-    );
+    assert_call(&again, 200, "deny", "settled", "expired");
     let message =
         "The call was not run (expired): Approved, but its agent did not ask for it again in time.";
     assert_eq!(again.str("/message"), message);
@@ -177,12 +147,7 @@ async fn rejected_call_is_denied_with_the_reason_and_again_without_a_question(on
     // The client of the held call has left without the call's result. So the next equal proposal
     // gets this result. Every later equal proposal begins a new call.
     let call = ask(&app, &refund(120), 5).await;
-    assert_eq!(
-        call_summary(&call),
-        expected(200, "deny", "settled", "rejected"),
-        "{}",
-        call.text
-    );
+    assert_call(&call, 200, "deny", "settled", "rejected");
     assert_eq!(
         (call.str("/task_id"), call.str("/reason").as_str()),
         (held.str("/task_id"), "Wrong order:\n it is 18."),
@@ -196,21 +161,11 @@ async fn rejected_call_is_denied_with_the_reason_and_again_without_a_question(on
     );
     until_asker(&app, &call, |until| until == ASKER_UNTIL_DELIVERED).await;
     let next = ask(&app, &refund(120), 5).await;
-    assert_eq!(
-        call_summary(&next),
-        expected(200, "deny", "settled", "rejected"),
-        "{}",
-        next.text
-    );
+    assert_call(&next, 200, "deny", "settled", "rejected");
     assert_ne!(next.str("/task_id"), held.str("/task_id"));
     assert!(next.str("/reason").contains("Wrong order"), "{}", next.text);
     let new = ask_by_key(&app, "k2", &refund(120), 5).await;
-    assert_eq!(
-        call_summary(&new),
-        expected(200, "deny", "settled", "rejected"),
-        "{}",
-        new.text
-    );
+    assert_call(&new, 200, "deny", "settled", "rejected");
     assert_ne!(new.str("/task_id"), held.str("/task_id"));
     assert!(
         new.str("/message")
@@ -246,12 +201,7 @@ async fn person_may_edit_or_answer_a_held_call(on: On) {
     let id = held.str("/tool_call_id");
     app.approver().header("prefer", "wait=0").post(&path, &json!({"decisions": {(&id): {"action": "edit", "arguments": {"order": 17, "amount": 50}}}})).await;
     let call = ask_by_key(&app, "edit", &refund(120), 10).await;
-    assert_eq!(
-        call_summary(&call),
-        expected(200, "allow", "settled", "succeeded"),
-        "{}",
-        call.text
-    );
+    assert_call(&call, 200, "allow", "settled", "succeeded");
     assert_eq!(
         (call.body["edited"].clone(), call.str("/arguments_text")),
         (json!(true), app.tool.ledger()[0].body.clone())
@@ -266,12 +216,7 @@ async fn person_may_edit_or_answer_a_held_call(on: On) {
         )
         .await;
     let call = ask_by_key(&app, "answer", &refund(130), 10).await;
-    assert_eq!(
-        call_summary(&call),
-        expected(200, "deny", "settled", "responded"),
-        "{}",
-        call.text
-    );
+    assert_call(&call, 200, "deny", "settled", "responded");
     assert_eq!(
         (call.str("/result/content").as_str(), app.tool.count()),
         ("Paid by hand.", 1)

@@ -5,7 +5,7 @@ use std::time::Duration;
 use macro_rules_attribute::apply;
 use serde_json::{Value, json};
 
-use super::super::{ask_by_key, call_summary, decide, expected, gate, refund, yaml};
+use super::super::{ask_by_key, assert_call, decide, gate, refund, yaml};
 use crate::api::approval_cycle::on_both;
 use crate::support::test_app::{On, Reply, TestApp};
 use crate::support::test_clock::TestClock;
@@ -29,12 +29,7 @@ async fn newest_decision_about_equal_calls_counts_and_not_the_last_end(on: On) {
     let path = format!("/v1/tasks/{}/cancel", canceled.str("/task_id"));
     assert_eq!(app.owner().hit(&path).await.str("/status"), "Canceled");
     let again = ask_by_key(&app, "a3", &refund(120), 5).await;
-    assert_eq!(
-        call_summary(&again),
-        expected(200, "deny", "settled", "rejected"),
-        "{}",
-        again.text
-    );
+    assert_call(&again, 200, "deny", "settled", "rejected");
     // A rejection also still holds if an equal call was approved before the rejection and runs
     // after the rejection.
     let approved = ask_by_key(&app, "b1", &refund(130), 0).await;
@@ -42,38 +37,18 @@ async fn newest_decision_about_equal_calls_counts_and_not_the_last_end(on: On) {
     decide(&app, &approved, "approve").await;
     reject(&app, &rejected).await;
     let ran = ask_by_key(&app, "b1", &refund(130), 10).await;
-    assert_eq!(
-        call_summary(&ran),
-        expected(200, "allow", "settled", "succeeded"),
-        "{}",
-        ran.text
-    );
+    assert_call(&ran, 200, "allow", "settled", "succeeded");
     let again = ask_by_key(&app, "b3", &refund(130), 5).await;
-    assert_eq!(
-        call_summary(&again),
-        expected(200, "deny", "settled", "rejected"),
-        "{}",
-        again.text
-    );
+    assert_call(&again, 200, "deny", "settled", "rejected");
     // A rejection no longer holds once an equal call is approved after the rejection.
     let approved = ask_by_key(&app, "c1", &refund(140), 0).await;
     let rejected = ask_by_key(&app, "c2", &refund(140), 0).await;
     reject(&app, &rejected).await;
     decide(&app, &approved, "approve").await;
     let ran = ask_by_key(&app, "c1", &refund(140), 10).await;
-    assert_eq!(
-        call_summary(&ran),
-        expected(200, "allow", "settled", "succeeded"),
-        "{}",
-        ran.text
-    );
+    assert_call(&ran, 200, "allow", "settled", "succeeded");
     let again = ask_by_key(&app, "c3", &refund(140), 0).await;
-    assert_eq!(
-        call_summary(&again),
-        expected(202, "pending", "pending", Value::Null),
-        "{}",
-        again.text
-    );
+    assert_call(&again, 202, "pending", "pending", Value::Null);
     assert_eq!(app.tool.count(), 2);
     // An approval with edited arguments does not end the rejection of the original arguments.
     let edited = ask_by_key(&app, "d1", &refund(150), 0).await;
@@ -93,19 +68,9 @@ async fn newest_decision_about_equal_calls_counts_and_not_the_last_end(on: On) {
         .await;
     assert!(decided.status < 300, "{}", decided.text);
     let ran = ask_by_key(&app, "d1", &refund(150), 10).await;
-    assert_eq!(
-        call_summary(&ran),
-        expected(200, "allow", "settled", "succeeded"),
-        "{}",
-        ran.text
-    );
+    assert_call(&ran, 200, "allow", "settled", "succeeded");
     let again = ask_by_key(&app, "d3", &refund(150), 5).await;
-    assert_eq!(
-        call_summary(&again),
-        expected(200, "deny", "settled", "rejected"),
-        "{}",
-        again.text
-    );
+    assert_call(&again, 200, "deny", "settled", "rejected");
     app.stop().await;
 }
 
@@ -115,12 +80,7 @@ async fn rejection_answers_no_other_call_where_no_lasts_is_zero(on: On) {
     let rejected = ask_by_key(&app, "k1", &refund(120), 0).await;
     reject(&app, &rejected).await;
     let next = ask_by_key(&app, "k2", &refund(120), 0).await;
-    assert_eq!(
-        call_summary(&next),
-        expected(202, "pending", "pending", Value::Null),
-        "{}",
-        next.text
-    );
+    assert_call(&next, 202, "pending", "pending", Value::Null);
     app.stop().await;
 }
 
@@ -134,22 +94,12 @@ async fn rejection_answers_the_same_call_for_ten_minutes_and_not_longer() {
     reject(&app, &rejected).await;
     clock.advance(Duration::from_mins(9));
     let within = ask_by_key(&app, "k2", &refund(120), 5).await;
-    assert_eq!(
-        call_summary(&within),
-        expected(200, "deny", "settled", "rejected"),
-        "{}",
-        within.text
-    );
+    assert_call(&within, 200, "deny", "settled", "rejected");
     // The answer to the second call is the service's own and not a decision of a person. So it does
     // not prolong the ten minutes for which the rejection counts.
     clock.advance(Duration::from_mins(2));
     let after = ask_by_key(&app, "k3", &refund(120), 0).await;
-    assert_eq!(
-        call_summary(&after),
-        expected(202, "pending", "pending", Value::Null),
-        "{}",
-        after.text
-    );
+    assert_call(&after, 202, "pending", "pending", Value::Null);
     assert_eq!(app.tool.count(), 0);
     app.stop().await;
 }

@@ -3,7 +3,7 @@
 use macro_rules_attribute::apply;
 use serde_json::{Value, json};
 
-use super::super::{ask_by_key, bash, call_summary, expected, gate, items, types};
+use super::super::{ask_by_key, assert_call, bash, gate, items, types};
 use super::{read_call, report};
 use crate::api::approval_cycle::on_both;
 use crate::support::test_app::On;
@@ -13,12 +13,7 @@ async fn unknown_report_of_a_once_call_asks_a_person_and_a_retry_needs_another_a
     let app = gate(on, "").await;
     let call = ask_by_key(&app, "k1", &bash("ls"), 5).await;
     let unknown = report(&app, &json!({"key": "k1", "outcome": "unknown"})).await;
-    assert_eq!(
-        call_summary(&unknown),
-        expected(200, "pending", "doubtful", Value::Null),
-        "{}",
-        unknown.text
-    );
+    assert_call(&unknown, 200, "pending", "doubtful", Value::Null);
     let problem =
         "The caller was given leave to run the call and reported that its outcome is unknown.";
     assert_eq!(
@@ -36,10 +31,8 @@ async fn unknown_report_of_a_once_call_asks_a_person_and_a_retry_needs_another_a
     assert!(retried.status < 300, "{}", retried.text);
     assert_eq!(read_call(&app, &call, 0).await.str("/state"), "approved");
     let second = ask_by_key(&app, "k1", &bash("ls"), 5).await;
-    assert_eq!(
-        (call_summary(&second), &second.body["permit"]["attempt"]),
-        (expected(200, "allow", "started", Value::Null), &json!(2))
-    );
+    assert_call(&second, 200, "allow", "started", Value::Null);
+    assert_eq!(second.body["permit"]["attempt"], 2);
     let old = report(
         &app,
         &json!({"key": "k1", "attempt": 1, "outcome": "succeeded"}),
@@ -57,12 +50,7 @@ async fn unknown_report_of_a_repeatable_call_gives_another_attempt_at_the_next_a
     let app = gate(on, "").await;
     let body = json!({"tool": "Read", "arguments": {"path": "a"}});
     let call = ask_by_key(&app, "k1", &body, 5).await;
-    assert_eq!(
-        call_summary(&call),
-        expected(200, "allow", "started", Value::Null),
-        "{}",
-        call.text
-    );
+    assert_call(&call, 200, "allow", "started", Value::Null);
     let given_back = report(&app, &json!({"key": "k1", "outcome": "unknown"})).await;
     assert_eq!(given_back.str("/state"), "started", "{}", given_back.text);
     for attempt in [2, 3] {
@@ -76,12 +64,7 @@ async fn unknown_report_of_a_repeatable_call_gives_another_attempt_at_the_next_a
         report(&app, &json!({"key": "k1", "outcome": "unknown"})).await;
     }
     let over = ask_by_key(&app, "k1", &body, 5).await;
-    assert_eq!(
-        call_summary(&over),
-        expected(200, "allow", "settled", "failed"),
-        "{}",
-        over.text
-    );
+    assert_call(&over, 200, "allow", "settled", "failed");
     app.stop().await;
 }
 
@@ -100,21 +83,11 @@ async fn first_report_of_a_call_that_the_service_gave_up_is_kept_as_a_late_resul
         report(&app, &json!({"key": "k1", "outcome": "unknown"})).await;
     }
     let over = ask_by_key(&app, "k1", &body, 5).await;
-    assert_eq!(
-        call_summary(&over),
-        expected(200, "allow", "settled", "failed"),
-        "{}",
-        over.text
-    );
+    assert_call(&over, 200, "allow", "settled", "failed");
     let late = json!({"key": "k1", "attempt": 3, "outcome": "succeeded", "content": "a.txt"});
     for _ in 0..2 {
         let kept = report(&app, &late).await;
-        assert_eq!(
-            call_summary(&kept),
-            expected(200, "allow", "settled", "failed"),
-            "{}",
-            kept.text
-        );
+        assert_call(&kept, 200, "allow", "settled", "failed");
     }
     let other = report(&app, &json!({"key": "k1", "outcome": "failed"})).await;
     other.assert_code(409, "call_settled");
@@ -158,12 +131,7 @@ async fn unknown_report_of_a_released_call_is_kept_until_its_outcome_is_reported
     let unknown = json!({"key": "k1", "outcome": "unknown"});
     for _ in 0..2 {
         let kept = report(&app, &unknown).await;
-        assert_eq!(
-            call_summary(&kept),
-            expected(200, "allow", "settled", "released"),
-            "{}",
-            kept.text
-        );
+        assert_call(&kept, 200, "allow", "settled", "released");
     }
     let other = report(
         &app,
