@@ -246,12 +246,7 @@ async fn question_that_cannot_be_asked_is_an_invalid_result(on: On) {
         .map(|(name, text)| (*name, text.as_str()))
         .collect();
     let done = begin(&app, &turn).await;
-    assert_eq!(
-        (done.str("/status"), done.str("/output")),
-        ("Completed".to_owned(), "done".to_owned()),
-        "{}",
-        done.text
-    );
+    done.assert_completed("done");
     let journal = items(&app, &done.str("/task_id")).await;
     let outcomes: Vec<_> = journal
         .iter()

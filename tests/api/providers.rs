@@ -63,12 +63,7 @@ async fn model_thinking_before_a_pause_is_sent_back_byte_for_byte(on: On) {
     app.restart().await;
     fake.then(&[fake_messages::text_block("Paid.")], "end_turn");
     let done = app.owner().hit(&format!("/resume/{request}/approve")).await;
-    assert_eq!(
-        (done.str("/status").as_str(), done.str("/output").as_str()),
-        ("Completed", "Paid."),
-        "{}",
-        done.text
-    );
+    done.assert_completed("Paid.");
     assert_eq!(done.body["usage"]["prompt_tokens"], 20);
     assert_eq!(
         app.tool.ledger()[0].body,

@@ -125,12 +125,7 @@ async fn call_of_an_incomplete_answer_does_not_run(on: On) {
         .owner()
         .post("/v1/tasks", &json!({"input": "Pay it back."}))
         .await;
-    assert_eq!(
-        (done.str("/status").as_str(), done.str("/output").as_str()),
-        ("Completed", "It is paid."),
-        "{}",
-        done.text
-    );
+    done.assert_completed("It is paid.");
     assert!(app.tool.ledger().is_empty());
     let sent = fake.sent()[1].body();
     assert_eq!(

@@ -73,6 +73,14 @@ impl Reply {
         assert_eq!(found, (status, task.to_owned()), "{}", self.text);
     }
 
+    /// Asserts that the task in the body is completed, with this `output`.
+    #[track_caller]
+    pub fn assert_completed(&self, output: &str) {
+        let found = (self.str("/status"), self.str("/output"));
+        let expected = ("Completed".to_owned(), output.to_owned());
+        assert_eq!(found, expected, "{}", self.text);
+    }
+
     pub fn header(&self, name: &str) -> &str {
         self.headers
             .get(name)

@@ -34,12 +34,7 @@ async fn parent_keeps_its_description_of_a_sub_agent_and_a_new_sub_agent_is_curr
     })
     .await;
     let end = approve(&app.owner(), &open(&root)[0].1).await;
-    assert_eq!(
-        (end.str("/status"), end.str("/output")),
-        ("Completed".to_owned(), "end".to_owned()),
-        "{}",
-        end.text
-    );
+    end.assert_completed("end");
     for prompt in prompts(&app, "supervisor") {
         let tool = prompt["tools"]
             .as_array()
@@ -148,12 +143,7 @@ async fn waiting_sub_agent_removed_from_the_configuration_fails_and_its_parent_g
     );
     let analyst = id(&only(&app, &root_id, "analyst").await);
     let end = approve(&app.owner(), &of(&analyst)).await;
-    assert_eq!(
-        (end.str("/status"), end.str("/output")),
-        ("Completed".to_owned(), "end".to_owned()),
-        "{}",
-        end.text
-    );
+    end.assert_completed("end");
     assert_eq!(
         outcomes(&items(&app, &root_id).await),
         [("scribe", "failed"), ("analyst", "succeeded")]

@@ -73,12 +73,7 @@ async fn login_is_known_to_the_task_it_was_given_to_and_its_subtree(on: On) {
         "a sibling has to be given its own"
     );
     let end = fill(&app, &parent, &["supervisor"]).await;
-    assert_eq!(
-        (end.str("/status"), end.str("/output")),
-        ("Completed".to_owned(), "end".to_owned()),
-        "{}",
-        end.text
-    );
+    end.assert_completed("end");
     let ledger = app.tool.ledger();
     assert_eq!(ledger.len(), 4);
     assert!(
@@ -109,12 +104,7 @@ async fn login_given_to_the_root_is_known_to_its_whole_tree(on: On) {
     )
     .await;
     let end = fill(&app, &root, &["supervisor"]).await;
-    assert_eq!(
-        (end.str("/status"), end.str("/output")),
-        ("Completed".to_owned(), "end".to_owned()),
-        "{}",
-        end.text
-    );
+    end.assert_completed("end");
     assert_eq!(app.tool.ledger().len(), 2);
     app.stop().await;
 }
@@ -220,12 +210,7 @@ async fn login_of_a_working_sub_agent_is_not_shared_with_its_siblings(on: On) {
         filled_in("credentials"),
     )
     .await;
-    assert_eq!(
-        (end.str("/status"), end.str("/output")),
-        ("Completed".to_owned(), "end".to_owned()),
-        "{}",
-        end.text
-    );
+    end.assert_completed("end");
     assert_eq!(app.tool.ledger().len(), 2);
     assert_invariants(&app, &root_id).await;
     app.stop().await;

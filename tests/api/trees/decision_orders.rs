@@ -185,10 +185,7 @@ async fn sub_agent_can_be_held_twice(on: On) {
     assert_eq!(open(&second)[0].0, open(&root)[0].0);
     assert_ne!(open(&second)[0].1, open(&root)[0].1);
     let end = approve(&app.owner(), &open(&second)[0].1).await;
-    assert_eq!(
-        (end.str("/status"), end.str("/output")),
-        ("Completed".to_owned(), "supervisor: both paid".to_owned())
-    );
+    end.assert_completed("supervisor: both paid");
     assert_eq!(
         (app.tool.ledger().len(), tree(&app, &root_id).await.len()),
         (2, 2)
@@ -231,10 +228,7 @@ async fn agent_asks_for_itself_before_its_sub_agents_start(on: On) {
         assert_eq!(approve(&app.owner(), &request).await.status, 200);
     }
     let end = task(&app, &root_id).await;
-    assert_eq!(
-        (end.str("/status"), end.str("/output")),
-        ("Completed".to_owned(), "end".to_owned())
-    );
+    end.assert_completed("end");
     assert_eq!(app.tool.ledger().len(), 3);
     assert_eq!(
         outcomes(&items(&app, &root_id).await),
@@ -266,10 +260,7 @@ async fn simultaneous_decisions_on_eight_sub_agents_all_count(on: On) {
         assert_eq!(answer.status, 200, "{}", answer.text);
     }
     let end = still(&app, &root_id).await;
-    assert_eq!(
-        (end.str("/status"), end.str("/output")),
-        ("Completed".to_owned(), "end".to_owned())
-    );
+    end.assert_completed("end");
     assert_eq!(app.tool.ledger().len(), 8);
     assert_eq!(
         of(&app, &root_id, "clerk").await.len() + of(&app, &root_id, "analyst").await.len(),
@@ -333,16 +324,8 @@ async fn sub_agent_waits_for_days_while_its_sibling_is_done() {
         [(analyst.clone(), of(&analyst))]
     );
     let end = approve(&app.owner(), &of(&analyst)).await;
-    assert_eq!(
-        (
-            end.status,
-            end.str("/status").as_str(),
-            end.str("/output").as_str()
-        ),
-        (200, "Completed", "end"),
-        "{}",
-        end.text
-    );
+    assert_eq!(end.status, 200, "{}", end.text);
+    end.assert_completed("end");
     let journal = items(&app, &analyst).await;
     let at = |kind: &str| {
         typed(&journal, kind)[0]["at"]

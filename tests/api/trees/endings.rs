@@ -95,10 +95,7 @@ async fn sub_agent_is_canceled_alone_and_its_parent_goes_on(on: On) {
     );
     assert_eq!(canceled.body["pending"], json!([]));
     let end = still(&app, &root_id).await;
-    assert_eq!(
-        (end.str("/status"), end.str("/output")),
-        ("Completed".to_owned(), "supervisor: without".to_owned())
-    );
+    end.assert_completed("supervisor: without");
     assert_eq!(
         outcomes(&items(&app, &root_id).await),
         [("analyst", "canceled")]
@@ -289,16 +286,8 @@ async fn failed_root_is_retried_without_starting_a_sub_agent_again(on: On) {
     );
     broken.store(false, Ordering::SeqCst);
     let end = app.owner().hit(&format!("/v1/tasks/{root_id}/retry")).await;
-    assert_eq!(
-        (
-            end.status,
-            end.str("/status").as_str(),
-            end.str("/output").as_str()
-        ),
-        (200, "Completed", "supervisor: at last"),
-        "{}",
-        end.text
-    );
+    assert_eq!(end.status, 200, "{}", end.text);
+    end.assert_completed("supervisor: at last");
     assert_eq!(tree(&app, &root_id).await.len(), 3);
     assert_eq!(app.tool.ledger().len(), 1);
     assert_eq!(
@@ -342,16 +331,8 @@ async fn next_message_goes_on_after_many_sub_agents_and_an_orphaned_call(on: On)
     held.assert_status(200, "Paused");
     assert_eq!(cancel(&app, &root_id).await.str("/status"), "Canceled");
     let end = message(&app, &root_id, &[three, json!("on we go")], false).await;
-    assert_eq!(
-        (
-            end.status,
-            end.str("/status").as_str(),
-            end.str("/output").as_str()
-        ),
-        (200, "Completed", "on we go"),
-        "{}",
-        end.text
-    );
+    assert_eq!(end.status, 200, "{}", end.text);
+    end.assert_completed("on we go");
     assert_eq!(tree(&app, &root_id).await.len(), 20);
     assert!(app.tool.ledger().is_empty());
     let last = prompts(&app, "supervisor").last().unwrap().clone();
@@ -378,16 +359,8 @@ async fn superseding_message_cancels_waiting_sub_agents(on: On) {
     let (root_id, request) = (root.str("/task_id"), open(&root)[0].1.clone());
     let analyst = id(&only(&app, &root_id, "analyst").await);
     let end = message(&app, &root_id, &[json!("something else")], true).await;
-    assert_eq!(
-        (
-            end.status,
-            end.str("/status").as_str(),
-            end.str("/output").as_str()
-        ),
-        (200, "Completed", "something else"),
-        "{}",
-        end.text
-    );
+    assert_eq!(end.status, 200, "{}", end.text);
+    end.assert_completed("something else");
     assert_eq!(
         outcomes(&items(&app, &root_id).await),
         [("analyst", "canceled"), ("clerk", "succeeded")]

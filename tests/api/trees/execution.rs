@@ -56,12 +56,7 @@ async fn request_of_the_deepest_allowed_sub_agent_is_shown_at_the_root(on: On) {
             .all(|task| task["status"] == "Paused" && task["pending"] == root.body["pending"])
     );
     let end = approve(&app.owner(), &open(&root)[0].1).await;
-    assert_eq!(
-        (end.str("/status"), end.str("/output")),
-        ("Completed".to_owned(), "end".to_owned()),
-        "{}",
-        end.text
-    );
+    end.assert_completed("end");
     assert_eq!(app.tool.ledger().len(), 1);
     assert_invariants(&app, &root_id).await;
     let deeper = completed(&app, &[chain(6, &[json!("too deep")]), json!("end")]).await;
@@ -127,11 +122,8 @@ async fn sub_agent_canceled_during_a_call_leaves_it_unknown_and_its_parent_goes_
         .await;
     assert_eq!(canceled.str("/status"), "Canceled", "{}", canceled.text);
     let end = still(&app, &root).await;
-    assert_eq!(
-        (end.str("/status"), end.str("/output")),
-        ("Completed".to_owned(), "supervisor: without".to_owned()),
-        "the root does not wait for its child"
-    );
+    // The root does not wait for its child.
+    end.assert_completed("supervisor: without");
     assert_eq!(
         outcomes(&items(&app, &root).await),
         [("analyst", "canceled")]
@@ -181,12 +173,7 @@ async fn sub_agents_can_be_canceled_as_they_begin(on: On) {
             assert!([200, 409].contains(&canceled.status), "{}", canceled.text);
         }
         let end = still(&app, &root).await;
-        assert_eq!(
-            (end.str("/status"), end.str("/output")),
-            ("Completed".to_owned(), "end".to_owned()),
-            "{}",
-            end.text
-        );
+        end.assert_completed("end");
         for (child, (_, outcome)) in children.iter().zip(outcomes(&items(&app, &root).await)) {
             let found = tree(&app, &root)
                 .await
@@ -258,16 +245,8 @@ async fn conversation_goes_on_after_a_superseding_message(on: On) {
         .owner()
         .post(&format!("/v1/tasks/{root_id}/messages"), &body)
         .await;
-    assert_eq!(
-        (
-            end.status,
-            end.str("/status").as_str(),
-            end.str("/output").as_str()
-        ),
-        (200, "Completed", "end"),
-        "{}",
-        end.text
-    );
+    assert_eq!(end.status, 200, "{}", end.text);
+    end.assert_completed("end");
     let scribe = only(&app, &root_id, "scribe").await;
     assert_eq!(
         (&scribe["status"], &scribe["output"]),
@@ -334,12 +313,7 @@ async fn two_replicas_share_one_tree_without_repeating_a_call() {
             assert_eq!(answer.status, 200, "{}", answer.text);
         }
         let end = still(&two, &root_id).await;
-        assert_eq!(
-            (end.str("/status"), end.str("/output")),
-            ("Completed".to_owned(), "end".to_owned()),
-            "{}",
-            end.text
-        );
+        end.assert_completed("end");
         assert_eq!(one.tool.ledger().len(), ran + 5);
         assert_eq!(of(&one, &root_id, "clerk").await.len(), 5);
         assert_eq!(

@@ -77,12 +77,7 @@ async fn cancel_of_a_sub_agent_beside_an_approval_of_its_call_has_one_outcome(on
             "one of the two wins"
         );
         let end = still(&app, &root_id).await;
-        assert_eq!(
-            (end.str("/status"), end.str("/output")),
-            ("Completed".to_owned(), "end".to_owned()),
-            "{}",
-            end.text
-        );
+        end.assert_completed("end");
         let journal = items(&app, &root_id).await;
         let expected = if canceled.status == 200 {
             "canceled"
@@ -114,10 +109,7 @@ async fn superseding_message_beside_an_approval_below_has_one_outcome(on: On) {
         assert!([200, 409].contains(&message.status), "{}", message.text);
         let shown = still(&app, &root_id).await;
         if message.status == 200 {
-            assert_eq!(
-                (shown.str("/status"), shown.str("/output")),
-                ("Completed".to_owned(), "never mind".to_owned())
-            );
+            shown.assert_completed("never mind");
             all_over(&app, &root_id).await;
         } else {
             assert_eq!(message.str("/code"), "task_running", "{}", message.text);

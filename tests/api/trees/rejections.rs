@@ -73,10 +73,7 @@ async fn rejection_cancels_the_asking_sub_agent_and_its_parent_is_told(on: On) {
     );
 
     let end = approve(&app.owner(), &clerks).await;
-    assert_eq!(
-        (end.str("/status"), end.str("/output")),
-        ("Completed".to_owned(), "supervisor: goes on".to_owned())
-    );
+    end.assert_completed("supervisor: goes on");
     assert_eq!(
         outcomes(&items(&app, &root_id).await),
         [("analyst", "canceled"), ("clerk", "succeeded")]

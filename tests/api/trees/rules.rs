@@ -229,13 +229,7 @@ async fn call_of_a_sub_agent_can_be_edited_answered_or_rejected(on: On) {
     refused.assert_code(422, "invalid");
     let own = json!({"decisions": {one: {"action": "respond", "result": "the human's own work"}}});
     let end = app.owner().post(&path, &own).await;
-    assert_eq!(
-        (end.str("/status"), end.str("/output")),
-        (
-            "Completed".to_owned(),
-            "supervisor: the human's own work".to_owned()
-        )
-    );
+    end.assert_completed("supervisor: the human's own work");
     assert_eq!(tree(&app, &root.str("/task_id")).await.len(), 1);
 
     let root = paused(&app, &ask()).await;
