@@ -245,12 +245,7 @@ async fn message_to_a_completed_task_continues_the_conversation(on: On) {
         .await;
     let path = format!("/v1/tasks/{}/messages", task.str("/task_id"));
     let done = app.owner().post(&path, &json!({"input": "two"})).await;
-    assert_eq!(
-        (done.status, done.str("/output").as_str()),
-        (200, "again"),
-        "{}",
-        done.text
-    );
+    done.assert_text(200, "/output", "again");
     let roles: Vec<_> = app.model.sent()[1]["messages"]
         .as_array()
         .unwrap()

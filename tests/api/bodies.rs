@@ -47,12 +47,7 @@ async fn large_body_of_a_post_that_waits_leaves_room_for_the_next() {
     };
     let (first, second, third, fourth, ()) = tokio::join!(post(), post(), post(), post(), opened);
     for reply in [first, second, third, fourth] {
-        assert_eq!(
-            (reply.status, reply.str("/output").as_str()),
-            (201, "done"),
-            "{}",
-            reply.text
-        );
+        reply.assert_text(201, "/output", "done");
     }
     app.stop().await;
 }

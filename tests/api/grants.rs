@@ -152,12 +152,7 @@ async fn answer_and_request_show_what_is_offered_and_what_was_given(on: On) {
         ),
     ] {
         let refused = app.approver().post(&path, &body).await;
-        assert_eq!(
-            (refused.status, refused.str("/errors/0/pointer").as_str()),
-            (422, place),
-            "{}",
-            refused.text
-        );
+        refused.assert_text(422, "/errors/0/pointer", place);
     }
     app.model.then(text_answer("done"));
     let approved = app
@@ -289,10 +284,7 @@ async fn rule_that_offers_nothing_takes_no_wish(on: On) {
     let path = format!("/resume/{}", held.request);
     let body = json!({"action": "approve", "remember": wish("task", "1h")});
     let refused = app.approver().post(&path, &body).await;
-    assert_eq!(
-        (refused.status, refused.str("/errors/0/pointer").as_str()),
-        (422, "/remember")
-    );
+    refused.assert_text(422, "/errors/0/pointer", "/remember");
     assert!(
         !page(app.approver(), &path)
             .await

@@ -123,12 +123,7 @@ async fn nul_and_invalid_text_are_cleaned_or_refused(on: On) {
     let owner = app.owner().header("prefer", "wait=60");
     let replies = join_all((0..24).map(|_| owner.post("/v1/tasks", &innocent))).await;
     for reply in replies {
-        assert_eq!(
-            (reply.status, reply.str("/output").as_str()),
-            (201, "end\u{FFFD}"),
-            "{}",
-            reply.text
-        );
+        reply.assert_text(201, "/output", "end\u{FFFD}");
     }
     assert_eq!(app.tool.ledger().len(), 24, "no effect repeats");
     let shown = app

@@ -191,18 +191,8 @@ async fn repeated_post_waits_with_the_first(on: On) {
         last
     };
     let (first, last) = join(first, later).await;
-    assert_eq!(
-        (first.status, first.str("/output").as_str()),
-        (201, "paid"),
-        "{}",
-        first.text
-    );
-    assert_eq!(
-        (last.status, last.str("/output").as_str()),
-        (201, "paid"),
-        "{}",
-        last.text
-    );
+    first.assert_text(201, "/output", "paid");
+    last.assert_text(201, "/output", "paid");
     assert_eq!(first.body["task_id"], last.body["task_id"]);
     assert_eq!(app.tool.ledger().len(), 1);
     app.stop().await;

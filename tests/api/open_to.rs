@@ -203,12 +203,7 @@ async fn removed_agent_takes_no_message_of_its_owner(on: On) {
         .actor(ADMIN)
         .hit(&format!("/v1/tasks/{failed}/retry"))
         .await;
-    assert_eq!(
-        (retried.status, retried.str("/error/code").as_str()),
-        (200, "configuration"),
-        "{}",
-        retried.text
-    );
+    retried.assert_text(200, "/error/code", "configuration");
 }
 
 #[apply(on_both)]

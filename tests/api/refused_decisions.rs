@@ -133,10 +133,7 @@ async fn answer_to_one_call_for_the_whole_request_says_where_it_belongs(on: On) 
         json!({"action": "edit"}),
     ] {
         let reply = app.owner().post(&path, &body).await;
-        assert_eq!(
-            (reply.status, reply.str("/errors/0/pointer").as_str()),
-            (422, "/action")
-        );
+        reply.assert_text(422, "/errors/0/pointer", "/action");
         assert!(
             reply.text.contains("belongs inside `decisions`"),
             "{body}: {}",

@@ -288,12 +288,7 @@ async fn reconcile_request_is_for_its_rules_approvers_and_only_a_retry_needs_sev
                 "bob"
             );
             let again = app.approver().post(&doubt.path(), &body).await;
-            assert_eq!(
-                (again.status, again.str("/decision/by").as_str()),
-                (409, "bob"),
-                "{}",
-                again.text
-            );
+            again.assert_text(409, "/decision/by", "bob");
             app.stranger().post(&doubt.path(), &body).await;
         }
         let journal = items(&app, &doubt.task).await;

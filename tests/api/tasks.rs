@@ -206,12 +206,7 @@ async fn errors_are_problems_with_a_page(on: On) {
         (forbidden, 403, "forbidden"),
     ] {
         for reply in replies {
-            assert_eq!(
-                (reply.status, reply.str("/code").as_str()),
-                (status, code),
-                "{}",
-                reply.text
-            );
+            reply.assert_code(status, code);
             assert_eq!(reply.header("content-type"), "application/problem+json");
             assert_eq!(reply.str("/type"), format!("{}/problems/{code}", app.url()));
             assert_eq!(reply.str("/instance"), reply.header("x-request-id"));

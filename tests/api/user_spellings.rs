@@ -79,12 +79,7 @@ async fn every_spelling_of_the_owner_reads_moves_and_lists(on: On) {
         let path = format!("/v1/tasks/{task}");
         let shown = twin.get(&path).await;
         let expected = if one == "alice" { "alice" } else { one };
-        assert_eq!(
-            (shown.status, shown.str("/user_id").as_str()),
-            (200, expected),
-            "{}",
-            shown.text
-        );
+        shown.assert_text(200, "/user_id", expected);
         assert_eq!(
             ids(&twin.get("/v1/tasks?session_id=desk").await),
             [task.as_str()],

@@ -81,6 +81,13 @@ impl Reply {
         assert_eq!(found, expected, "{}", self.text);
     }
 
+    /// Asserts the HTTP status of the reply, and the text at `pointer` in its body.
+    #[track_caller]
+    pub fn assert_text(&self, status: u16, pointer: &str, text: &str) {
+        let found = (self.status, self.str(pointer));
+        assert_eq!(found, (status, text.to_owned()), "{}", self.text);
+    }
+
     pub fn header(&self, name: &str) -> &str {
         self.headers
             .get(name)

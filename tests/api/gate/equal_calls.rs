@@ -261,12 +261,7 @@ async fn new_key_with_attach_continues_an_equal_call_and_names_it_from_then_on(o
     assert_eq!(second.str("/task_id"), first.str("/task_id"));
     let report = json!({"key": "use-2", "outcome": "succeeded", "content": "built"});
     let done = app.actor(AGENT).post("/v1/gate/outcomes", &report).await;
-    assert_eq!(
-        (done.status, done.str("/task_id")),
-        (200, first.str("/task_id")),
-        "{}",
-        done.text
-    );
+    done.assert_text(200, "/task_id", &first.str("/task_id"));
     app.stop().await;
 }
 

@@ -60,16 +60,8 @@ async fn allowed_call_gets_a_permit_and_its_outcome_is_kept(on: On) {
     task.assert_completed("a.txt");
     assert_eq!(report(&app, &body).await.status, 200);
     let other = report(&app, &json!({"key": "k1", "outcome": "failed"})).await;
-    assert_eq!(
-        (
-            other.status,
-            other.str("/code").as_str(),
-            other.str("/call/outcome").as_str()
-        ),
-        (409, "call_settled", "succeeded"),
-        "{}",
-        other.text
-    );
+    other.assert_code(409, "call_settled");
+    assert_eq!(other.str("/call/outcome"), "succeeded");
     assert_eq!(items(&app, &call).await.len(), 7);
     app.stop().await;
 }
@@ -188,10 +180,7 @@ async fn report_of_a_call_that_was_never_let_through_is_refused(on: On) {
     let held = ask(&app, &bash("make"), 0).await;
     let body = json!({"task_id": held.str("/task_id"), "outcome": "succeeded"});
     let refused = report(&app, &body).await;
-    assert_eq!(
-        (refused.status, refused.str("/errors/0/pointer").as_str()),
-        (422, "/task_id")
-    );
+    refused.assert_text(422, "/errors/0/pointer", "/task_id");
     assert_eq!(
         report(&app, &json!({"key": "gone", "outcome": "succeeded"}))
             .await
@@ -264,12 +253,7 @@ async fn content_of_one_mebibyte_is_taken_however_it_is_escaped(on: On) {
             .await
     };
     let long = sent(1024 * 1024 + 1).await;
-    assert_eq!(
-        (long.status, long.str("/errors/0/pointer").as_str()),
-        (422, "/content"),
-        "{}",
-        long.text
-    );
+    long.assert_text(422, "/errors/0/pointer", "/content");
     let whole = sent(1024 * 1024).await;
     assert_call(&whole, 200, "allow", "settled", "succeeded");
     let all = items(&app, &call).await;

@@ -49,12 +49,7 @@ async fn stolen_key_approves_and_rejects_nothing_not_even_calls_of_its_own_user(
             refused.push(thief.post(&path, body).await);
         }
         for reply in refused {
-            assert_eq!(
-                (reply.status, reply.str("/code").as_str()),
-                (403, "forbidden"),
-                "{}",
-                reply.text
-            );
+            reply.assert_code(403, "forbidden");
             assert_eq!(
                 reply.str("/detail"),
                 "This key may not decide requests.",
@@ -176,12 +171,7 @@ async fn approved_call_is_not_taken_over_without_its_session_its_key_or_its_user
     // A permit is given once. A thief who knows the idempotency key does not get the permit
     // again.
     let late = ask_by_key(&app, "run-8-5be20774", &bash("make test"), 0).await;
-    assert_eq!(
-        (late.status, late.str("/code").as_str()),
-        (409, "call_in_hand"),
-        "{}",
-        late.text
-    );
+    late.assert_code(409, "call_in_hand");
     assert_eq!(
         (starts(&app, &first).await, starts(&app, &second).await),
         (1, 1)
@@ -209,16 +199,8 @@ async fn false_report_is_marked_as_a_report_and_refuses_the_true_one(on: On) {
         &json!({"key": "run-7", "outcome": "failed", "content": "It broke."}),
     )
     .await;
-    assert_eq!(
-        (
-            truth.status,
-            truth.str("/code").as_str(),
-            truth.str("/call/outcome").as_str()
-        ),
-        (409, "call_settled", "succeeded"),
-        "{}",
-        truth.text
-    );
+    truth.assert_code(409, "call_settled");
+    assert_eq!(truth.str("/call/outcome"), "succeeded");
     // The service runs the call `run-8` itself, so it refuses every report about this call.
     for outcome in ["succeeded", "failed", "unknown"] {
         let refused = report(
@@ -226,12 +208,7 @@ async fn false_report_is_marked_as_a_report_and_refuses_the_true_one(on: On) {
             &json!({"key": "run-8", "outcome": outcome, "content": "No."}),
         )
         .await;
-        assert_eq!(
-            (refused.status, refused.str("/call/outcome").as_str()),
-            (409, "succeeded"),
-            "{}",
-            refused.text
-        );
+        refused.assert_text(409, "/call/outcome", "succeeded");
     }
     for (call, content, reported) in [(&call, "All good.", true), (&ours, "{\"ok\":true}", false)] {
         let all = items(&app, call).await;
@@ -290,12 +267,7 @@ async fn removed_key_ends_the_wait_of_its_holder_and_a_later_approval_starts_not
         .await,
         by_session.get(&path).await,
     ] {
-        assert_eq!(
-            (refused.status, refused.str("/code").as_str()),
-            (401, "unauthorized"),
-            "{}",
-            refused.text
-        );
+        refused.assert_code(401, "unauthorized");
     }
     decide(&app, &held, "approve").await;
     let look = app.owner().get(&path).await;

@@ -138,12 +138,7 @@ async fn edit_that_needs_further_approvals_is_nowhere_called_an_approval(on: On)
     let path = format!("/resume/{}", held.request);
     let edit = json!({"decisions": {(&held.call): {"action": "edit", "arguments": {"order": 17, "amount": 40}}}});
     let reply = app.approver().post(&path, &edit).await;
-    assert_eq!(
-        (reply.status, reply.str("/status").as_str()),
-        (200, "Paused"),
-        "{}",
-        reply.text
-    );
+    reply.assert_status(200, "Paused");
     for shown in [&path, "/inbox/decided", &format!("/tasks/{}", held.task)] {
         let shown = page(app.approver(), shown).await.text;
         assert!(

@@ -83,16 +83,8 @@ async fn sub_agent_is_canceled_alone_and_its_parent_goes_on(on: On) {
     let (root_id, request) = (root.str("/task_id"), open(&root)[0].1.clone());
     let analyst = id(&only(&app, &root_id, "analyst").await);
     let canceled = cancel(&app, &analyst).await;
-    assert_eq!(
-        (
-            canceled.status,
-            canceled.str("/task_id"),
-            canceled.str("/status").as_str()
-        ),
-        (200, analyst.clone(), "Canceled"),
-        "{}",
-        canceled.text
-    );
+    canceled.assert_status(200, "Canceled");
+    assert_eq!(canceled.str("/task_id"), analyst);
     assert_eq!(canceled.body["pending"], json!([]));
     let end = still(&app, &root_id).await;
     end.assert_completed("supervisor: without");
@@ -129,16 +121,8 @@ async fn cancel_of_the_root_cancels_its_whole_subtree_in_one_commit(on: On) {
     let root_id = root.str("/task_id");
     assert_eq!(open(&root).len(), 2);
     let canceled = cancel(&app, &root_id).await;
-    assert_eq!(
-        (
-            canceled.status,
-            canceled.str("/status").as_str(),
-            &canceled.body["pending"]
-        ),
-        (200, "Canceled", &json!([])),
-        "{}",
-        canceled.text
-    );
+    canceled.assert_status(200, "Canceled");
+    assert_eq!(canceled.body["pending"], json!([]));
     let mut at = Vec::new();
     for one in tree(&app, &root_id).await {
         let expected = if one["agent"] == "scribe" {
@@ -160,14 +144,8 @@ async fn cancel_of_the_root_cancels_its_whole_subtree_in_one_commit(on: On) {
     assert!(at.iter().all(|moment| *moment == at[0]), "{at:?}");
     for (_, request) in open(&root) {
         let late = approve(&app.owner(), &request).await;
-        assert_eq!(
-            (
-                late.status,
-                late.str("/code").as_str(),
-                &late.body["pending"]
-            ),
-            (409, "request_withdrawn", &json!([]))
-        );
+        late.assert_code(409, "request_withdrawn");
+        assert_eq!(late.body["pending"], json!([]));
     }
     assert_eq!(
         app.owner().get("/v1/requests").await.body["requests"],
@@ -274,16 +252,8 @@ async fn failed_root_is_retried_without_starting_a_sub_agent_again(on: On) {
     .await;
     let root_id = root.str("/task_id");
     let failed = approve(&app.owner(), &open(&root)[0].1).await;
-    assert_eq!(
-        (
-            failed.status,
-            failed.str("/status").as_str(),
-            failed.str("/error/code").as_str()
-        ),
-        (200, "Failed", "model_failed"),
-        "{}",
-        failed.text
-    );
+    failed.assert_status(200, "Failed");
+    assert_eq!(failed.str("/error/code"), "model_failed");
     broken.store(false, Ordering::SeqCst);
     let end = app.owner().hit(&format!("/v1/tasks/{root_id}/retry")).await;
     assert_eq!(end.status, 200, "{}", end.text);
@@ -319,12 +289,7 @@ async fn next_message_goes_on_after_many_sub_agents_and_an_orphaned_call(on: On)
             false,
         )
         .await;
-        assert_eq!(
-            (end.status, end.str("/output")),
-            (200, format!("round {round}")),
-            "{}",
-            end.text
-        );
+        end.assert_text(200, "/output", &format!("round {round}"));
     }
     assert_eq!(tree(&app, &root_id).await.len(), 16);
     let held = message(&app, &root_id, &[turn(&[pays("clerk", 9)])], false).await;

@@ -207,16 +207,8 @@ async fn model_calls_of_the_root_are_counted_over_its_tree(on: On) {
     )
     .await;
     let root_id = root.str("/task_id");
-    assert_eq!(
-        (
-            root.status,
-            root.str("/status").as_str(),
-            root.str("/error/code").as_str()
-        ),
-        (201, "Failed", "limit_reached"),
-        "{}",
-        root.text
-    );
+    root.assert_status(201, "Failed");
+    assert_eq!(root.str("/error/code"), "limit_reached");
     assert_eq!(root.str("/error/limit"), "max_model_calls");
     assert_eq!(app.model.sent().len(), 3);
     let analyst = task(&app, &id(&only(&app, &root_id, "analyst").await)).await;

@@ -45,16 +45,8 @@ async fn rejection_cancels_the_asking_sub_agent_and_its_parent_is_told(on: On) {
         .owner()
         .post(&format!("/resume/{analysts}/reject"), &body)
         .await;
-    assert_eq!(
-        (
-            told.status,
-            told.str("/status").as_str(),
-            told.str("/task_id")
-        ),
-        (200, "Paused", root_id.clone()),
-        "{}",
-        told.text
-    );
+    told.assert_status(200, "Paused");
+    assert_eq!(told.str("/task_id"), root_id);
     assert_eq!(open(&told).len(), 1, "the clerk still waits");
     let analyst = only(&app, &root_id, "analyst").await;
     assert_eq!(
@@ -96,28 +88,14 @@ async fn rejection_with_cancel_root_ends_the_whole_tree(on: On) {
         .owner()
         .post(&format!("/resume/{analysts}"), &body)
         .await;
-    assert_eq!(
-        (
-            end.status,
-            end.str("/status").as_str(),
-            &end.body["pending"]
-        ),
-        (200, "Canceled", &json!([])),
-        "{}",
-        end.text
-    );
+    end.assert_status(200, "Canceled");
+    assert_eq!(end.body["pending"], json!([]));
     for agent in ["analyst", "clerk"] {
         assert_eq!(only(&app, &root_id, agent).await["status"], "Canceled");
     }
     let late = app.owner().hit(&format!("/resume/{clerks}/approve")).await;
-    assert_eq!(
-        (
-            late.status,
-            late.str("/code").as_str(),
-            late.str("/request/status").as_str()
-        ),
-        (409, "request_withdrawn", "withdrawn")
-    );
+    late.assert_code(409, "request_withdrawn");
+    assert_eq!(late.str("/request/status"), "withdrawn");
     assert_eq!(late.body["pending"], json!([]));
     assert_eq!(
         app.owner()
@@ -301,14 +279,8 @@ async fn cancel_of_a_sub_agent_ends_its_own_sub_agents_too(on: On) {
         .owner()
         .hit(&format!("/v1/tasks/{analyst}/cancel"))
         .await;
-    assert_eq!(
-        (
-            canceled.status,
-            canceled.str("/status").as_str(),
-            canceled.str("/task_id")
-        ),
-        (200, "Canceled", analyst.clone())
-    );
+    canceled.assert_status(200, "Canceled");
+    assert_eq!(canceled.str("/task_id"), analyst);
     let waits = still(&app, &root_id).await;
     assert_eq!(
         (waits.str("/status").as_str(), open(&waits).len()),

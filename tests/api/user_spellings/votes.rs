@@ -168,12 +168,7 @@ async fn second_vote_in_another_spelling_is_told_the_first_of_its_person(on: On)
     }
     for body in [approval(), per_call(&held, &approval())] {
         let again = answer(&finance(&app, "zOË"), &held, &body).await;
-        assert_eq!(
-            (again.status, again.str("/decision/by").as_str()),
-            (409, "Zoë"),
-            "{}",
-            again.text
-        );
+        again.assert_text(409, "/decision/by", "Zoë");
     }
 }
 

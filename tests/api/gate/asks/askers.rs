@@ -37,10 +37,7 @@ async fn gate_is_closed_to_keys_that_decide_and_to_other_users(on: On) {
     );
     let gateless = json!({"gate": "other", "tool": "refund", "arguments": {}});
     let refused = ask(&app, &gateless, 0).await;
-    assert_eq!(
-        (refused.status, refused.str("/errors/0/pointer").as_str()),
-        (422, "/gate")
-    );
+    refused.assert_text(422, "/errors/0/pointer", "/gate");
     let agents = app.owner().get("/v1/agents").await;
     assert_eq!(agents.body["agents"].as_array().unwrap().len(), 1);
     let task = app

@@ -134,12 +134,7 @@ async fn ask_without_a_key_gets_the_attempt_that_a_person_has_approved(on: On) {
     let other =
         json!({"task_id": call.str("/task_id"), "outcome": "unknown", "content": "no answer"});
     let again = report(&app, &other).await;
-    assert_eq!(
-        (again.status, again.str("/state").as_str()),
-        (200, "approved"),
-        "{}",
-        again.text
-    );
+    again.assert_text(200, "/state", "approved");
     let second = ask(&app, &bash("ls"), 5).await;
     assert_eq!(
         (second.str("/task_id"), &second.body["permit"]["attempt"]),
