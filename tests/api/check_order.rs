@@ -145,10 +145,7 @@ async fn earlier_of_two_failing_checks_answers(on: On) {
         .header(key.0, key.1)
         .post(&resume, &json!({"action": "approve"}))
         .await;
-    assert_eq!(
-        (replay.status, replay.header("idempotency-replayed")),
-        (200, "true")
-    );
+    replay.assert_header(200, "idempotency-replayed", "true");
     app.stop().await;
 }
 

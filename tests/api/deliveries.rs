@@ -277,12 +277,7 @@ async fn resend_repeated_with_its_key_sends_nothing_more(on: On) {
     );
     for (arrived, replayed) in [(5, ""), (5, "true")] {
         let reply = ops().post(many, &body).await;
-        assert_eq!(
-            (reply.status, reply.header("idempotency-replayed")),
-            (202, replayed),
-            "{}",
-            reply.text
-        );
+        reply.assert_header(202, "idempotency-replayed", replayed);
         assert_eq!(reply.body, json!({"count": 2}));
         fixture.hook.reached(arrived).await;
         fixture.counted(&[("sent", 2)]).await;

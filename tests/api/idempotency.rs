@@ -262,12 +262,7 @@ async fn repeated_cancel_does_not_end_a_task_reopened_since(on: On) {
         202
     );
     let repeated = key().hit(&format!("{path}/cancel")).await;
-    assert_eq!(
-        (repeated.status, repeated.header("idempotency-replayed")),
-        (200, "true"),
-        "{}",
-        repeated.text
-    );
+    repeated.assert_header(200, "idempotency-replayed", "true");
     app.tool.open();
     let waits = app.owner().header("prefer", "wait=30");
     assert_eq!(waits.get(&path).await.str("/output"), "hello");
@@ -285,12 +280,7 @@ async fn idempotency_key_is_scoped_to_one_path_user_and_tenant(on: On) {
             .header(KEY, "k")
             .post("/v1/tasks", &body)
             .await;
-        assert_eq!(
-            (made.status, made.header("idempotency-replayed")),
-            (201, ""),
-            "{}",
-            made.text
-        );
+        made.assert_header(201, "idempotency-replayed", "");
         tasks.push(made.str("/task_id"));
     }
     let more = app
@@ -298,12 +288,7 @@ async fn idempotency_key_is_scoped_to_one_path_user_and_tenant(on: On) {
         .header(KEY, "k")
         .post(&format!("/v1/tasks/{}/messages", tasks[0]), &body)
         .await;
-    assert_eq!(
-        (more.status, more.header("idempotency-replayed")),
-        (200, ""),
-        "{}",
-        more.text
-    );
+    more.assert_header(200, "idempotency-replayed", "");
     tasks.sort();
     tasks.dedup();
     assert_eq!((tasks.len(), app.model.sent().len()), (3, 4));
@@ -322,12 +307,7 @@ async fn refused_post_spends_no_key(on: On) {
         422
     );
     let made = owner().post("/v1/tasks", &json!({"input": "go"})).await;
-    assert_eq!(
-        (made.status, made.header("idempotency-replayed")),
-        (201, ""),
-        "{}",
-        made.text
-    );
+    made.assert_header(201, "idempotency-replayed", "");
     app.stop().await;
 }
 
@@ -380,19 +360,9 @@ async fn idempotency_key_expires_after_a_day_except_for_a_decision(on: On) {
     let again = owner()
         .post("/v1/tasks", &json!({"input": "another"}))
         .await;
-    assert_eq!(
-        (again.status, again.header("idempotency-replayed")),
-        (201, ""),
-        "{}",
-        again.text
-    );
+    again.assert_header(201, "idempotency-replayed", "");
     assert_ne!(again.str("/task_id"), made.str("/task_id"));
     let answered = owner().hit(&path).await;
-    assert_eq!(
-        (answered.status, answered.header("idempotency-replayed")),
-        (200, "true"),
-        "{}",
-        answered.text
-    );
+    answered.assert_header(200, "idempotency-replayed", "true");
     app.stop().await;
 }

@@ -86,24 +86,18 @@ async fn refund(app: &TestApp, amount: u32) -> Held {
 async fn browser_at_the_root_is_led_to_the_inbox_and_a_program_finds_nothing(on: On) {
     let app = finance(on).await;
     let led = page(app.anonymous(), "/").await;
-    assert_eq!((led.status, led.header("location")), (303, "/inbox"));
+    led.assert_header(303, "location", "/inbox");
     let program = app.approver().get("/").await;
     program.assert_code(404, "not_found");
     let out = page(app.anonymous(), "/inbox").await;
-    assert_eq!(
-        (out.status, out.header("location")),
-        (303, "/sign-in?next=%2Finbox")
-    );
+    out.assert_header(303, "location", "/sign-in?next=%2Finbox");
     assert_eq!(app.anonymous().get("/inbox").await.status, 401);
     let form = ("application/x-www-form-urlencoded", format!("key={BOB}"));
     let entered = app
         .anonymous()
         .send(Method::POST, "/sign-in", Some(form))
         .await;
-    assert_eq!(
-        (entered.status, entered.header("location")),
-        (303, "/inbox")
-    );
+    entered.assert_header(303, "location", "/inbox");
     app.stop().await;
 }
 

@@ -53,10 +53,7 @@ async fn path_that_does_not_exist_is_a_page_for_a_browser_and_json_for_a_program
         );
     }
     let program = app.owner().get("/inbx").await;
-    assert_eq!(
-        (program.status, program.header("content-type")),
-        (404, "application/problem+json")
-    );
+    program.assert_header(404, "content-type", "application/problem+json");
     app.stop().await;
 }
 

@@ -32,12 +32,7 @@ async fn post(actor: &Actor<'_>, path: &str, form: &str) -> Reply {
 /// Signs in with this key. Returns the cookie that the sign-in sets, as a browser sends it back.
 async fn cookie(app: &TestApp, key: &str) -> String {
     let entered = post(&app.anonymous(), "/sign-in", &format!("key={key}")).await;
-    assert_eq!(
-        (entered.status, entered.header("location")),
-        (303, "/inbox"),
-        "{}",
-        entered.text
-    );
+    entered.assert_header(303, "location", "/inbox");
     entered.cookie()
 }
 
@@ -104,12 +99,7 @@ async fn sign_in_with_an_unknown_key_is_refused_and_offered_again(on: On) {
         &format!("key=wrong-key-0123456789&next={}", encoded(&path)),
     )
     .await;
-    assert_eq!(
-        (wrong.status, wrong.header("www-authenticate")),
-        (401, "Bearer"),
-        "{}",
-        wrong.text
-    );
+    wrong.assert_header(401, "www-authenticate", "Bearer");
     assert!(
         wrong.text.contains("This key is unknown")
             && wrong.text.contains(&format!(r#"value="{path}""#))
@@ -127,12 +117,7 @@ async fn sign_in_sets_a_cookie_of_32_bytes_and_leads_back(on: On) {
         &format!("key={BOB}&next={}", encoded(&path)),
     )
     .await;
-    assert_eq!(
-        (entered.status, entered.header("location")),
-        (303, path.as_str()),
-        "{}",
-        entered.text
-    );
+    entered.assert_header(303, "location", &path);
     let set = entered.header("set-cookie");
     let token = set
         .strip_prefix("holdpoint_session=")
@@ -188,12 +173,7 @@ async fn person_with_a_browser_signs_in_decides_and_signs_out(on: On) {
         &format!("digest={digest}"),
     )
     .await;
-    assert_eq!(
-        (decided.status, decided.header("location")),
-        (303, path.as_str()),
-        "{}",
-        decided.text
-    );
+    decided.assert_header(303, "location", &path);
     app.tool.reached(1).await;
     let answered = app.approver().get(&path).await;
     assert_eq!(
@@ -207,12 +187,7 @@ async fn person_with_a_browser_signs_in_decides_and_signs_out(on: On) {
         "",
     )
     .await;
-    assert_eq!(
-        (left.status, left.header("location")),
-        (303, "/sign-in"),
-        "{}",
-        left.text
-    );
+    left.assert_header(303, "location", "/sign-in");
     assert_eq!(
         left.header("set-cookie"),
         "holdpoint_session=; Path=/; Max-Age=0; HttpOnly; SameSite=Lax"
@@ -301,7 +276,7 @@ async fn sign_in_redirects_only_to_a_path_of_this_service(on: On) {
         &format!("key={ALICE}&next=%2F%00"),
     )
     .await;
-    assert_eq!((nul.status, nul.header("set-cookie")), (422, ""));
+    nul.assert_header(422, "set-cookie", "");
     app.stop().await;
 }
 

@@ -258,12 +258,7 @@ pub(super) async fn still(app: &TestApp, id: &str) -> Reply {
             .header("prefer", "wait=20")
             .get(&format!("/v1/tasks/{id}"))
             .await;
-        assert_eq!(
-            (reply.status, reply.header("preference-applied")),
-            (200, "wait=20"),
-            "{}",
-            reply.text
-        );
+        reply.assert_header(200, "preference-applied", "wait=20");
         if reply.str("/status") != "Running" {
             return reply;
         }

@@ -88,6 +88,14 @@ impl Reply {
         assert_eq!(found, (status, text.to_owned()), "{}", self.text);
     }
 
+    /// Asserts the HTTP status of the reply, and the value of a header. The value of a missing
+    /// header is empty.
+    #[track_caller]
+    pub fn assert_header(&self, status: u16, name: &str, value: &str) {
+        let found = (self.status, self.header(name));
+        assert_eq!(found, (status, value), "{}", self.text);
+    }
+
     pub fn header(&self, name: &str) -> &str {
         self.headers
             .get(name)

@@ -236,10 +236,7 @@ async fn refused_post_is_answered_with_a_problem_instead_of_a_stream(on: On) {
         .header("accept", "text/event-stream")
         .hit(&format!("/v1/tasks/{task}/cancel"))
         .await;
-    assert_eq!(
-        (canceled.status, canceled.header("content-type")),
-        (200, "application/json")
-    );
+    canceled.assert_header(200, "content-type", "application/json");
     assert_eq!(
         app.owner().watch(&task, None).await.status,
         200,

@@ -212,10 +212,7 @@ async fn person_who_may_not_read_a_task_may_not_watch_it(on: On) {
         "a caller who may decide may read"
     );
     let head = app.owner().send(Method::HEAD, &path, None).await;
-    assert_eq!(
-        (head.status, head.header("content-type")),
-        (200, "text/event-stream")
-    );
+    head.assert_header(200, "content-type", "text/event-stream");
     assert_eq!(
         app.owner().get("/v1/tasks/nonsense/events").await.status,
         404

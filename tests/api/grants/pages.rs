@@ -150,7 +150,7 @@ async fn page_of_standing_decisions_shows_and_ends_them(on: On) {
         .approver()
         .send(Method::POST, &format!("/grants/{id}"), Some(form(&[])))
         .await;
-    assert_eq!((ended.status, ended.header("location")), (303, "/grants"));
+    ended.assert_header(303, "location", "/grants");
     let after = page(app.approver(), "/grants").await.text;
     assert!(
         after.contains("<strong>ended</strong>") && !after.contains("action=\"/grants/"),

@@ -57,10 +57,7 @@ async fn wrong_account_is_told_who_it_is_and_comes_back_as_another(on: On) {
         );
         let form = Some((FORM, format!("key={BOB}&next={next}")));
         let entered = carol.send(Method::POST, "/sign-in", form).await;
-        assert_eq!(
-            (entered.status, entered.header("location")),
-            (303, path.as_str())
-        );
+        entered.assert_header(303, "location", &path);
         let session = entered.cookie();
         let bob = app
             .anonymous()

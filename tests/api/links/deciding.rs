@@ -27,12 +27,7 @@ async fn link_decides_as_its_person_and_says_so(on: On) {
         app.model.then(text_answer("done"));
         let path = link(user, &held.request);
         let reply = answer(&app, &path, "approve", &[("reason", "fine")]).await;
-        assert_eq!(
-            (reply.status, reply.header("location")),
-            (303, path.as_str()),
-            "{}",
-            reply.text
-        );
+        reply.assert_header(303, "location", &path);
         let [decision] = &decisions(&app, &held.task).await[..] else {
             panic!("one")
         };
@@ -155,12 +150,7 @@ async fn link_posted_with_an_idempotency_key_is_stored_in_no_column(on: On) {
             format!("digest={digest}&action=approve"),
         );
         let reply = browser.send(Method::POST, path, Some(form)).await;
-        assert_eq!(
-            (reply.status, reply.header("location")),
-            (303, path.as_str()),
-            "{}",
-            reply.text
-        );
+        reply.assert_header(303, "location", &path);
         assert_eq!(reply.header("idempotency-replayed"), replayed);
     }
     ended(&app, &held.task, "Completed").await;

@@ -205,10 +205,7 @@ async fn link_that_is_over_says_nothing_of_its_request(on: On) {
     .await;
     assert_eq!(reply.status, 410);
     let reply = app.anonymous().get(&paths[0]).await;
-    assert_eq!(
-        (reply.status, reply.header("content-type")),
-        (410, "text/html; charset=utf-8")
-    );
+    reply.assert_header(410, "content-type", "text/html; charset=utf-8");
     // A link that was made before the time `not_before` no longer works.
     let path = link("dora", &first.request);
     assert_eq!(page(&app, &path).await.status, 200);

@@ -69,7 +69,7 @@ async fn call_beyond_the_bound_is_told_when_to_try_again() {
     let error = &refused.body["error"];
     assert_eq!(error["code"], -32000, "{}", refused.text);
     assert_eq!(error["data"]["retry_after_ms"], 30_000, "{}", refused.text);
-    assert_eq!((refused.status, refused.header("retry-after")), (200, "30"));
+    refused.assert_header(200, "retry-after", "30");
     app.stop().await;
 }
 

@@ -96,10 +96,7 @@ async fn form_that_does_not_fit_comes_back_with_what_was_typed(on: On) {
             assert!(page.text.contains(part), "{part}: {}", page.text);
         }
         let program = app.anonymous().send(Method::POST, &path, edit(typed)).await;
-        assert_eq!(
-            (program.status, program.header("content-type")),
-            (422, "application/problem+json")
-        );
+        program.assert_header(422, "content-type", "application/problem+json");
     }
     let unknown = browser()
         .send(

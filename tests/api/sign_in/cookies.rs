@@ -43,12 +43,7 @@ async fn cookie_and_links_follow_the_public_url(on: On) {
         &format!("key={BOB}&next={}", encoded(&next)),
     )
     .await;
-    assert_eq!(
-        (entered.status, entered.header("location")),
-        (303, next.as_str()),
-        "{}",
-        entered.text
-    );
+    entered.assert_header(303, "location", &next);
     let set = entered.header("set-cookie");
     assert!(set.starts_with("__Secure-holdpoint_session="), "{set}");
     assert!(
