@@ -241,13 +241,7 @@ async fn inbox_lists_only_requests_the_caller_can_decide(on: On) {
         "a key that may not decide lists no question"
     );
     app.model.then(text_answer("done"));
-    assert_eq!(
-        app.approver()
-            .hit(&format!("/resume/{}/approve", held.request))
-            .await
-            .status,
-        200
-    );
+    assert_eq!(app.approver().approve(&held.request).await.status, 200);
     assert_eq!(by_a_key_that_reads().await, 1, "bob has decided it");
     for (query, count) in [("", 0), ("?status=resumed", 1), ("?status=pending", 0)] {
         let inbox = app.approver().get(&format!("/v1/requests{query}")).await;
@@ -292,13 +286,7 @@ async fn owner_in_the_approving_group_neither_lists_the_decided_request_nor_read
         );
     }
     app.model.then(text_answer("done"));
-    assert_eq!(
-        app.approver()
-            .hit(&format!("/resume/{}/approve", held.request))
-            .await
-            .status,
-        200
-    );
+    assert_eq!(app.approver().approve(&held.request).await.status, 200);
     for (actor, count) in [(&dora, 0), (&app.approver(), 1)] {
         let list = actor.get("/v1/requests?status=resumed").await;
         assert_eq!(

@@ -192,10 +192,7 @@ async fn paused_task_survives_a_restart(on: On) {
     let shown = app.owner().get(&format!("/v1/tasks/{}", held.task)).await;
     assert_eq!(shown.str("/pending/0/request_id"), held.request);
     app.model.then(text_answer("refunded"));
-    let done = app
-        .owner()
-        .hit(&format!("/resume/{}/approve", held.request))
-        .await;
+    let done = app.owner().approve(&held.request).await;
     assert_eq!(done.str("/status"), "Completed", "{}", done.text);
     assert_eq!(app.tool.ledger().len(), 1);
     app.stop().await;
@@ -262,10 +259,7 @@ async fn task_created_on_one_replica_is_approved_on_another() {
     let other = app.replica().await;
     let held = app.held().await;
     app.model.then(text_answer("refunded"));
-    let done = other
-        .owner()
-        .hit(&format!("/resume/{}/approve", held.request))
-        .await;
+    let done = other.owner().approve(&held.request).await;
     assert_eq!(done.str("/status"), "Completed", "{}", done.text);
     let here = app.owner().get(&format!("/v1/tasks/{}", held.task)).await;
     assert_eq!(here.body["output"], "refunded");
@@ -288,10 +282,7 @@ async fn anyone_may_decide_without_accounts() {
     assert_eq!(held.body["pending"][0]["can_decide"], Value::Bool(true));
     let done = app
         .anonymous()
-        .hit(&format!(
-            "/resume/{}/approve",
-            held.str("/pending/0/request_id")
-        ))
+        .approve(&held.str("/pending/0/request_id"))
         .await;
     assert_eq!(done.str("/status"), "Completed", "{}", done.text);
     app.stop().await;

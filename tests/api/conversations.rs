@@ -151,10 +151,7 @@ async fn providers_turn_is_sent_back_unchanged_with_the_system_prompt_once(on: O
     });
     let task = app.owner().post("/v1/tasks", &body).await;
     app.owner()
-        .hit(&format!(
-            "/resume/{}/approve",
-            task.str("/pending/0/request_id")
-        ))
+        .approve(&task.str("/pending/0/request_id"))
         .await;
     let sent = app.model.sent().pop().unwrap();
     let messages = sent["messages"].as_array().unwrap();

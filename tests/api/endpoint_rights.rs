@@ -372,7 +372,7 @@ async fn each_request_is_answered_by_its_people_and_records_the_decider(on: On) 
     for (turn, rule, actor, by, via) in answers {
         let (known, request) = &all[turn].questions[rule % 2];
         assert_eq!(*known, rule);
-        let done = actor.hit(&format!("/resume/{request}/approve")).await;
+        let done = actor.approve(request).await;
         let status = if rule % 2 == 0 { "Paused" } else { "Completed" };
         assert_eq!(
             (done.status, done.str("/status").as_str()),
@@ -443,13 +443,7 @@ async fn every_endpoint_is_open_and_one_approval_suffices_without_accounts(on: O
             }
         }
         for (_, request) in &asked.questions {
-            assert_eq!(
-                app.anonymous()
-                    .hit(&format!("/resume/{request}/approve"))
-                    .await
-                    .status,
-                200
-            );
+            assert_eq!(app.anonymous().approve(request).await.status, 200);
         }
     }
     assert_eq!(

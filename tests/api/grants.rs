@@ -264,10 +264,7 @@ async fn owner_who_may_approve_is_asked_before_each_call_until_they_remember_one
             (runs, Vec::new())
         );
         app.model.then(text_answer("done"));
-        let approved = app
-            .owner()
-            .hit(&format!("/resume/{}/approve", held.request))
-            .await;
+        let approved = app.owner().approve(&held.request).await;
         assert_eq!(
             (approved.str("/status").as_str(), app.tool.count()),
             ("Completed", runs + 1)

@@ -337,13 +337,7 @@ async fn single_button_pages_have_no_button_if_their_post_would_be_refused(on: O
     }
     let held = app.held().await;
     app.model.then(text_answer("ok"));
-    assert_eq!(
-        app.approver()
-            .hit(&format!("/resume/{}/approve", held.request))
-            .await
-            .status,
-        200
-    );
+    assert_eq!(app.approver().approve(&held.request).await.status, 200);
     for action in ["approve", "reject"] {
         let (buttons, why) = page(BOB, &held, action).await;
         assert!(

@@ -227,9 +227,7 @@ async fn answered_request_leads_to_the_next_question(on: On) {
     );
     let before = page(app.approver(), &format!("/resume/{}", first.request)).await;
     assert!(!before.text.contains("class=\"next\"") && before.text.contains("href=\"/inbox\""));
-    app.approver()
-        .hit(&format!("/resume/{}/approve", first.request))
-        .await;
+    app.approver().approve(&first.request).await;
     let after = page(app.approver(), &format!("/resume/{}", first.request)).await;
     let line = format!(
         "<a autofocus href=\"/resume/{}\">Next: Refund 80 for order 17</a> · 1 more",

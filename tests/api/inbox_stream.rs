@@ -98,9 +98,7 @@ async fn stream_begins_with_what_is_open_and_tells_what_changes(on: On) {
         second.request.as_str()
     );
     assert_eq!(created.data["open"], 2);
-    app.actor(EVE)
-        .hit(&format!("/resume/{}/approve", first.request))
-        .await;
+    app.actor(EVE).approve(&first.request).await;
     let decided = next(&mut watch, "request.gone").await;
     assert_eq!(decided.data["request_id"], first.request.as_str());
     assert_eq!(
@@ -148,9 +146,7 @@ async fn damaged_request_silences_no_stream(on: On) {
         [first.request.as_str(), &damaged.request]
     );
     app.database.execute(&damage(&app, &damaged)).await;
-    app.approver()
-        .hit(&format!("/resume/{}/approve", damaged.request))
-        .await;
+    app.approver().approve(&damaged.request).await;
     // The service ends the damaged task, which closes the request.
     let inbox = next(&mut watch, "inbox").await;
     assert_eq!(
@@ -184,9 +180,7 @@ async fn one_of_two_answers_changes_the_request_for_others_and_ends_it_for_the_a
     );
     next(&mut bobs, "inbox").await;
     next(&mut eves, "inbox").await;
-    app.approver()
-        .hit(&format!("/resume/{request}/approve"))
-        .await;
+    app.approver().approve(&request).await;
     assert_eq!(
         next(&mut bobs, "request.gone").await.data,
         gone(&request, "answered", 0)
@@ -304,9 +298,7 @@ async fn open_counts_pending_requests_whatever_status_is_listed(on: On) {
     // The approver is in the group, but owns this task, so they may not decide its request.
     app.held_by(&app.approver()).await;
     let (first, second) = (app.held().await, app.held().await);
-    app.approver()
-        .hit(&format!("/resume/{}/approve", first.request))
-        .await;
+    app.approver().approve(&first.request).await;
     for (query, listed, open) in [
         ("", 1, 1),
         ("?limit=1", 1, 1),
@@ -377,9 +369,7 @@ async fn reader_of_another_replica_hears_the_same_also_when_every_hint_is_lost()
     other.store().mute();
     app.store().mute();
     let second = app.held().await;
-    app.actor(EVE)
-        .hit(&format!("/resume/{}/approve", first.request))
-        .await;
+    app.actor(EVE).approve(&first.request).await;
     let mut heard = vec![
         watch_change(&mut there).await,
         watch_change(&mut there).await,

@@ -78,9 +78,7 @@ async fn damaged_request_hides_no_other_request_or_task_of_a_list(on: On) {
         [&first, &damaged, &last].map(|held| shows(&held.request)),
         [true, false, true]
     );
-    app.approver()
-        .hit(&format!("/resume/{}/approve", first.request))
-        .await;
+    app.approver().approve(&first.request).await;
     let page = app
         .approver()
         .header("accept", "text/html")
@@ -184,13 +182,7 @@ async fn inbox_page_has_an_entry_or_no_next_page(on: On) {
     for approved in [true, true, true, false] {
         last = app.held().await.request;
         if approved {
-            assert_eq!(
-                app.owner()
-                    .hit(&format!("/resume/{last}/approve"))
-                    .await
-                    .status,
-                200
-            );
+            assert_eq!(app.owner().approve(&last).await.status, 200);
         }
     }
     let page = app.owner().get("/v1/requests?limit=1").await;

@@ -134,10 +134,7 @@ async fn tool_call_is_named_while_its_arguments_are_still_streaming(on: On) {
 
     app.model.then(text_answer("All is paid."));
     app.owner()
-        .hit(&format!(
-            "/resume/{}/approve",
-            request["request_id"].as_str().unwrap()
-        ))
+        .approve(request["request_id"].as_str().unwrap())
         .await;
     let rest = watch.rest().await;
     assert_eq!(put_together(&rest), stored(&rest));
@@ -250,7 +247,7 @@ async fn answer_without_streaming_is_taken_as_an_answer(on: On) {
         .find(|event| event.name == "request.created")
         .unwrap();
     let request = request.data["request_id"].as_str().unwrap();
-    let done = app.owner().hit(&format!("/resume/{request}/approve")).await;
+    let done = app.owner().approve(request).await;
     assert_eq!(done.str("/output"), "All is paid.");
     assert!(
         app.model.sent().iter().all(|body| body["stream"] == true),
@@ -295,7 +292,7 @@ async fn reader_on_another_replica_sees_the_same_stream() {
         .then_streams(Stream::of(&paid).unwrap().hold_after(3));
     app.owner()
         .header("prefer", "wait=0")
-        .hit(&format!("/resume/{}/approve", request.as_str().unwrap()))
+        .approve(request.as_str().unwrap())
         .await;
     // The model holds its answer back, so no durable event can overtake this delta.
     both[1].extend(there.until("output_text.delta").await);

@@ -62,7 +62,7 @@ async fn model_thinking_before_a_pause_is_sent_back_byte_for_byte(on: On) {
     let (_, request) = held(&app, &fake).await;
     app.restart().await;
     fake.then(&[fake_messages::text_block("Paid.")], "end_turn");
-    let done = app.owner().hit(&format!("/resume/{request}/approve")).await;
+    let done = app.owner().approve(&request).await;
     done.assert_completed("Paid.");
     assert_eq!(done.body["usage"]["prompt_tokens"], 20);
     assert_eq!(
@@ -130,7 +130,7 @@ async fn conversation_goes_on_with_a_model_of_another_provider(on: On) {
     let mut app = TestApp::with(on, &yaml(&fake)).await;
     let (task, request) = held(&app, &fake).await;
     fake.then(&[fake_messages::text_block("Paid.")], "end_turn");
-    app.owner().hit(&format!("/resume/{request}/approve")).await;
+    app.owner().approve(&request).await;
     let url = app.model.base_url.clone();
     app.restart_with(|yaml| {
         let anthropic = format!(r#"provider: anthropic, base_url: "{}""#, fake.base_url);

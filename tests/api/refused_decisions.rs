@@ -366,7 +366,7 @@ async fn approval_of_a_tool_that_changed_since_is_refused_and_asked_anew(on: On)
     assert_ne!(anew, held.request);
     assert!(app.tool.ledger().is_empty());
     app.model.then(text_answer("refunded"));
-    let done = app.owner().hit(&format!("/resume/{anew}/approve")).await;
+    let done = app.owner().approve(&anew).await;
     assert_eq!(done.str("/status"), "Completed", "{}", done.text);
     assert_eq!(app.tool.ledger()[0].uri, "/refund-all");
     app.stop().await;
@@ -421,10 +421,7 @@ async fn stricter_rule_stops_an_approved_call(on: On) {
     })
     .await;
     app.model.then(text_answer("I see"));
-    let done = app
-        .owner()
-        .hit(&format!("/resume/{}/approve", held.request))
-        .await;
+    let done = app.owner().approve(&held.request).await;
     assert_eq!(done.str("/output"), "I see", "{}", done.text);
     assert!(
         app.tool.ledger().is_empty(),
@@ -444,10 +441,7 @@ async fn approved_call_is_asked_again_when_its_rule_has_other_approvers(on: On) 
         )
     })
     .await;
-    let asked = app
-        .owner()
-        .hit(&format!("/resume/{}/approve", held.request))
-        .await;
+    let asked = app.owner().approve(&held.request).await;
     asked.assert_status(200, "Paused");
     assert!(app.tool.ledger().is_empty());
     let path = format!("/resume/{}/approve", asked.str("/pending/0/request_id"));

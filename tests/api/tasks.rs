@@ -176,7 +176,7 @@ async fn errors_are_problems_with_a_page(on: On) {
         app.anonymous().get("/v1/nothing").await,
         alice.get("/v1/tasks/not-an-id").await,
         alice.get(&format!("/v1/tasks/{unknown}")).await,
-        alice.hit(&format!("/resume/{unknown}/approve")).await,
+        alice.approve(unknown).await,
     ];
     let deletion = alice.send(Method::DELETE, "/v1/tasks", None).await;
     let without_a_key = app.anonymous().get("/v1/tasks").await;
@@ -275,10 +275,7 @@ async fn message_to_a_paused_task_supersedes_only_when_it_says_so(on: On) {
         .post(&path, &json!({"input": "else", "supersede": true}))
         .await;
     assert_eq!(done.str("/status"), "Completed", "{}", done.text);
-    let late = app
-        .owner()
-        .hit(&format!("/resume/{}/approve", held.request))
-        .await;
+    let late = app.owner().approve(&held.request).await;
     late.assert_code(409, "request_withdrawn");
     assert_eq!(late.str("/request/status"), "withdrawn");
     let items = app

@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 
 use super::request_kinds::items;
 use crate::support::fake_chat_completions::{calls, text_answer};
-use crate::support::test_app::{ACCOUNTS, Actor, On, Reply, TestApp};
+use crate::support::test_app::{ACCOUNTS, On, Reply, TestApp};
 
 /// The configuration of a supervisor with three sub-agents: an analyst, a clerk and a scribe. The
 /// analyst and the clerk may call each other at any depth. The scribe keeps its conversation
@@ -306,10 +306,6 @@ pub(super) fn open(reply: &Reply) -> Vec<(String, String)> {
         .iter()
         .map(|request| (word(request, "task_id"), word(request, "request_id")))
         .collect()
-}
-
-pub(super) async fn approve(actor: &Actor<'_>, request: &str) -> Reply {
-    actor.hit(&format!("/resume/{request}/approve")).await
 }
 
 fn typed<'i>(items: &'i [Value], kind: &str) -> Vec<&'i Value> {

@@ -133,13 +133,7 @@ async fn session_of_a_key_is_its_user_in_every_spelling(on: On) {
     let browser = || app.anonymous().header("cookie", &cookie);
     // A proxy posted this task for `BOB`, so Bob owns the task and may not approve its request.
     let own = app.held_by(&finance(&app, "BOB")).await;
-    assert_eq!(
-        browser()
-            .hit(&format!("/resume/{}/approve", own.request))
-            .await
-            .status,
-        403
-    );
+    assert_eq!(browser().approve(&own.request).await.status, 403);
     assert_eq!(ids(&browser().get("/v1/tasks").await), [own.task.as_str()]);
     assert_eq!(
         browser()
@@ -150,18 +144,9 @@ async fn session_of_a_key_is_its_user_in_every_spelling(on: On) {
         "as the file spells it"
     );
     let others = app.held_by(&app.owner()).await;
+    assert_eq!(browser().approve(&others.request).await.status, 200);
     assert_eq!(
-        browser()
-            .hit(&format!("/resume/{}/approve", others.request))
-            .await
-            .status,
-        200
-    );
-    assert_eq!(
-        finance(&app, "Bob")
-            .hit(&format!("/resume/{}/approve", others.request))
-            .await
-            .status,
+        finance(&app, "Bob").approve(&others.request).await.status,
         409
     );
     for header in [

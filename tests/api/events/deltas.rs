@@ -11,7 +11,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::super::approval_cycle::on_both;
-use super::super::trees::{approve, id, of, open, paused, pays, trees, turn};
+use super::super::trees::{id, of, open, paused, pays, trees, turn};
 use crate::support::event_stream::{Watch, names};
 use crate::support::test_app::{Held, On, TestApp};
 
@@ -240,7 +240,7 @@ async fn sub_agent_stream_has_only_the_deltas_of_its_subtree(on: On) {
         );
     }
     for (_, request) in open(&root) {
-        approve(&app.owner(), &request).await;
+        app.owner().approve(&request).await;
     }
     app.stop().await;
 }
@@ -260,7 +260,7 @@ async fn delta_comes_after_the_events_its_model_had_been_shown() {
     let approved = app
         .owner()
         .header("prefer", "respond-async")
-        .hit(&format!("/resume/{}/approve", held.request))
+        .approve(&held.request)
         .await;
     assert_eq!(approved.status, 202, "{}", approved.text);
     app.tool.reached(1).await;

@@ -181,7 +181,7 @@ fn about(shown: &Value) -> Value {
 }
 
 async fn decide(actor: Actor<'_>, request: &str) -> Reply {
-    let reply = actor.hit(&format!("/resume/{request}/approve")).await;
+    let reply = actor.approve(request).await;
     assert_eq!(reply.status, 200, "{}", reply.text);
     reply
 }

@@ -69,10 +69,7 @@ async fn stream_that_is_cut_a_hundred_times_delivers_every_event_once(on: On) {
                     ))
                     .await;
                 app.owner()
-                    .hit(&format!(
-                        "/resume/{}/approve",
-                        request.str("/pending/0/request_id")
-                    ))
+                    .approve(&request.str("/pending/0/request_id"))
                     .await;
             }
         }
@@ -102,9 +99,7 @@ async fn stream_is_the_same_on_every_replica() {
     // The other replica streams the events of the replica `app` as they happen.
     let mut there = other.owner().watch(&held.task, None).await;
     let mut told = there.until("caught_up").await;
-    app.owner()
-        .hit(&format!("/resume/{}/approve", held.request))
-        .await;
+    app.owner().approve(&held.request).await;
     told.extend(there.rest().await);
     let whole = durable(&app.owner().events(&held.task, None).await);
     assert_eq!(durable(&told), whole);

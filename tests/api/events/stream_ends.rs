@@ -110,9 +110,7 @@ async fn stream_ends_at_once_when_the_service_shuts_down(on: On) {
         down.is_ok() && end.is_ok_and(|rest| rest.is_empty()),
         "it ends, and cleanly"
     );
-    app.owner()
-        .hit(&format!("/resume/{}/approve", held.request))
-        .await;
+    app.owner().approve(&held.request).await;
     let rest = app
         .owner()
         .events(&held.task, numbers(&before).last().copied())

@@ -5,7 +5,7 @@ use macro_rules_attribute::apply;
 use serde_json::{Value, json};
 
 use super::super::approval_cycle::on_both;
-use super::super::trees::{approve, give, id, of, open, paused, pays, still, trees, turn};
+use super::super::trees::{give, id, of, open, paused, pays, still, trees, turn};
 use crate::support::event_stream::{Event, durable, names, numbers};
 use crate::support::test_app::On;
 
@@ -47,7 +47,7 @@ async fn sub_agent_stream_is_its_part_of_the_root_stream(on: On) {
         "the position is counted in the root's numbers"
     );
     for (_, request) in open(&root) {
-        approve(&app.owner(), &request).await;
+        app.owner().approve(&request).await;
     }
     still(&app, &root_id).await;
     told.extend(live.rest().await);

@@ -62,9 +62,7 @@ async fn decided_request_says_by_whom_and_has_no_form(on: On) {
     let path = link("dora", &held.request);
     let digest = digest(&page(&app, &path).await);
     app.model.then(text_answer("done"));
-    app.approver()
-        .hit(&format!("/resume/{}/approve", held.request))
-        .await;
+    app.approver().approve(&held.request).await;
     says_in_both(&app, &path, [&["Approved by bob"], &["bob 已批准"]], false).await;
     says_no_end(&app, &path).await;
     let late = press(&app, &path, &[("digest", &digest), ("action", "reject")]).await;

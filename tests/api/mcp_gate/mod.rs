@@ -173,9 +173,7 @@ async fn held_call_is_told_as_held_and_its_result_comes_with_the_same_call() {
     let about = &held.body["result"]["_meta"]["holdpoint/gate"];
     assert_eq!(about["state"], "pending");
     let request = about["request_id"].as_str().unwrap();
-    app.approver()
-        .hit(&format!("/resume/{request}/approve"))
-        .await;
+    app.approver().approve(request).await;
     assert_eq!(app.tool.count(), 0);
     let call = post(&app, "10", &older("tools/call", &refund(120))).await;
     assert_eq!(call.body["result"]["isError"], false, "{}", call.text);

@@ -85,7 +85,7 @@ async fn cancellation_ends_no_wait_for_an_equal_id_in_another_session() {
         cancel(&agent("leaves")).await;
         let id = request["request_id"].as_str().unwrap();
         let approver = app.approver().header("prefer", "wait=0");
-        approver.hit(&format!("/resume/{id}/approve")).await;
+        approver.approve(id).await;
     };
     let (left, stayed) = (agent("leaves"), agent("stays"));
     let (_, reply, ()) = tokio::join!(post_as(left, &message), post_as(stayed, &message), leaves);

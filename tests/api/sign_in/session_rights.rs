@@ -202,10 +202,7 @@ async fn session_of_another_tenant_finds_nothing(on: On) {
         assert_eq!(program(&app, &cookie).get(&path).await.status, 404);
     }
     assert_eq!(
-        program(&app, &cookie)
-            .hit(&format!("/resume/{}/approve", held.request))
-            .await
-            .status,
+        program(&app, &cookie).approve(&held.request).await.status,
         404
     );
     assert_eq!(

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::super::approval_cycle::on_both;
 use super::super::request_kinds::items;
 use super::{
-    approve, assert_invariants, give, id, only, open, outcomes, paused, pays, prompts, refund,
+    assert_invariants, give, id, only, open, outcomes, paused, pays, prompts, refund,
     scripted_answer, statuses, task, text, tree, trees, turn, typed,
 };
 use crate::support::test_app::{On, TestApp};
@@ -95,7 +95,7 @@ async fn request_of_a_sub_agent_is_shown_at_its_root(on: On) {
         .await;
     assert!(page.text.contains("supervisor › analyst"), "{}", page.text);
 
-    let end = approve(&app.owner(), request).await;
+    let end = app.owner().approve(request).await;
     end.assert_status(200, "Completed");
     assert_eq!(
         (end.str("/task_id"), end.str("/output")),
@@ -125,7 +125,7 @@ async fn parent_is_told_only_the_final_output_of_its_sub_agent(on: On) {
     let app = trees(on, "").await;
     app.tool.answers(200, "the-tools-own-words");
     let root = paused(&app, &analyst_asks()).await;
-    let end = approve(&app.owner(), &open(&root)[0].1).await;
+    let end = app.owner().approve(&open(&root)[0].1).await;
     assert_eq!(end.str("/status"), "Completed", "{}", end.text);
     let told = prompts(&app, "supervisor");
     assert_eq!(
@@ -222,7 +222,7 @@ async fn task_of_a_sub_agent_names_its_parent_root_and_owner(on: On) {
             "the child's journal begins in the commit that starts it"
         );
     }
-    let end = approve(&app.owner(), &open(&root)[0].1).await;
+    let end = app.owner().approve(&open(&root)[0].1).await;
     let spent = spent(&app, &root_id).await;
     assert_eq!(
         (
@@ -273,7 +273,7 @@ async fn status_reaches_the_root_in_the_commit_that_changes_it(on: On) {
             ("Paused", &root.body["pending"])
         );
     }
-    let end = approve(&app.owner(), &open(&root)[0].1).await;
+    let end = app.owner().approve(&open(&root)[0].1).await;
     assert_eq!(end.str("/status"), "Completed", "{}", end.text);
     let mut journals = Vec::new();
     for one in &path {
@@ -316,7 +316,7 @@ async fn tree_goes_on_after_a_restart_and_on_another_replica() {
         shown.body["pending"][0]["request_id"],
         root.body["pending"][0]["request_id"]
     );
-    let end = approve(&other.owner(), &open(&root)[0].1).await;
+    let end = other.owner().approve(&open(&root)[0].1).await;
     end.assert_completed("supervisor: analyst: clerk paid 17");
     assert_eq!(app.tool.ledger().len(), 1);
     assert_invariants(&app, &root.str("/task_id")).await;

@@ -7,8 +7,8 @@ use serde_json::json;
 use super::super::approval_cycle::on_both;
 use super::super::request_kinds::items;
 use super::{
-    agent_of, approve, assert_invariants, call, give, id, of, only, open, outcomes, paused, pays,
-    prompts, results, still, trees, turn,
+    agent_of, assert_invariants, call, give, id, of, only, open, outcomes, paused, pays, prompts,
+    results, still, trees, turn,
 };
 use crate::support::test_app::On;
 
@@ -33,7 +33,7 @@ async fn parent_keeps_its_description_of_a_sub_agent_and_a_new_sub_agent_is_curr
         )
     })
     .await;
-    let end = approve(&app.owner(), &open(&root)[0].1).await;
+    let end = app.owner().approve(&open(&root)[0].1).await;
     end.assert_completed("end");
     for prompt in prompts(&app, "supervisor") {
         let tool = prompt["tools"]
@@ -129,7 +129,7 @@ async fn waiting_sub_agent_removed_from_the_configuration_fails_and_its_parent_g
             .replace("  scribe: {", "  writer: {")
     })
     .await;
-    let told = approve(&app.owner(), &of(&scribe)).await;
+    let told = app.owner().approve(&of(&scribe)).await;
     assert_eq!(
         (told.status, told.str("/code").as_str()),
         (409, "request_withdrawn"),
@@ -142,7 +142,7 @@ async fn waiting_sub_agent_removed_from_the_configuration_fails_and_its_parent_g
         ("Failed".to_owned(), "configuration".to_owned())
     );
     let analyst = id(&only(&app, &root_id, "analyst").await);
-    let end = approve(&app.owner(), &of(&analyst)).await;
+    let end = app.owner().approve(&of(&analyst)).await;
     end.assert_completed("end");
     assert_eq!(
         outcomes(&items(&app, &root_id).await),
@@ -160,7 +160,7 @@ async fn stricter_rule_for_a_parent_stops_the_call_of_its_sub_agent(on: On) {
     let rule = "policy:\n  - { name: not-any-more, tools: [refund], when: \"agent.name == 'supervisor'\", decide: deny, reason: Not any more. }\n";
     app.restart_with(|yaml| yaml.replace("policy:\n", rule))
         .await;
-    let end = approve(&app.owner(), &open(&root)[0].1).await;
+    let end = app.owner().approve(&open(&root)[0].1).await;
     assert_eq!(end.str("/status"), "Completed", "{}", end.text);
     assert!(app.tool.ledger().is_empty());
     let journal = items(

@@ -13,8 +13,8 @@ use serde_json::json;
 use super::super::approval_cycle::on_both;
 use super::super::request_kinds::items;
 use super::{
-    approve, assert_invariants, give, id, of, only, open, outcomes, paused, pays, prompts, refund,
-    results, scripted_answer, still, task, tree, trees, turn, typed, yaml,
+    assert_invariants, give, id, of, only, open, outcomes, paused, pays, prompts, refund, results,
+    scripted_answer, still, task, tree, trees, turn, typed, yaml,
 };
 use crate::support::test_app::{On, TestApp};
 
@@ -68,7 +68,7 @@ async fn three_waiting_sub_agents_can_be_decided_in_every_order(on: On) {
             for (sibling, _) in &left {
                 before.push(items(&app, sibling).await);
             }
-            let told = approve(&app.owner(), &request).await;
+            let told = app.owner().approve(&request).await;
             let status = if place == 2 { "Completed" } else { "Paused" };
             assert_eq!(
                 (told.status, told.str("/status").as_str()),
@@ -179,12 +179,12 @@ async fn sub_agent_can_be_held_twice(on: On) {
     );
     let root = paused(&app, &[turn(&[twice])]).await;
     let root_id = root.str("/task_id");
-    let second = approve(&app.owner(), &open(&root)[0].1).await;
+    let second = app.owner().approve(&open(&root)[0].1).await;
     second.assert_status(200, "Paused");
     assert_eq!(open(&second).len(), 1);
     assert_eq!(open(&second)[0].0, open(&root)[0].0);
     assert_ne!(open(&second)[0].1, open(&root)[0].1);
-    let end = approve(&app.owner(), &open(&second)[0].1).await;
+    let end = app.owner().approve(&open(&second)[0].1).await;
     end.assert_completed("supervisor: both paid");
     assert_eq!(
         (app.tool.ledger().len(), tree(&app, &root_id).await.len()),
@@ -217,7 +217,7 @@ async fn agent_asks_for_itself_before_its_sub_agents_start(on: On) {
         (open(&root).len(), tree(&app, &root_id).await.len()),
         (1, 1)
     );
-    let next = approve(&app.owner(), &open(&root)[0].1).await;
+    let next = app.owner().approve(&open(&root)[0].1).await;
     assert_eq!(
         (next.str("/status").as_str(), open(&next).len()),
         ("Paused", 2),
@@ -225,7 +225,7 @@ async fn agent_asks_for_itself_before_its_sub_agents_start(on: On) {
         next.text
     );
     for (_, request) in open(&next) {
-        assert_eq!(approve(&app.owner(), &request).await.status, 200);
+        assert_eq!(app.owner().approve(&request).await.status, 200);
     }
     let end = task(&app, &root_id).await;
     end.assert_completed("end");
@@ -254,7 +254,7 @@ async fn simultaneous_decisions_on_eight_sub_agents_all_count(on: On) {
     assert_eq!(requests.len(), 8);
     let answers = requests.iter().map(|(_, request)| async {
         let actor = app.owner();
-        approve(&actor, request).await
+        actor.approve(request).await
     });
     for answer in futures_util::future::join_all(answers).await {
         assert_eq!(answer.status, 200, "{}", answer.text);
@@ -315,7 +315,7 @@ async fn sub_agent_waits_for_days_while_its_sibling_is_done() {
             .unwrap()
             .1
     };
-    let told = approve(&app.owner(), &of(&clerk)).await;
+    let told = app.owner().approve(&of(&clerk)).await;
     assert_eq!(told.str("/status"), "Paused", "{}", told.text);
     clock.0.store(9, Ordering::SeqCst);
     let analyst = id(&only(&app, &root_id, "analyst").await);
@@ -323,7 +323,7 @@ async fn sub_agent_waits_for_days_while_its_sibling_is_done() {
         open(&task(&app, &root_id).await),
         [(analyst.clone(), of(&analyst))]
     );
-    let end = approve(&app.owner(), &of(&analyst)).await;
+    let end = app.owner().approve(&of(&analyst)).await;
     assert_eq!(end.status, 200, "{}", end.text);
     end.assert_completed("end");
     let journal = items(&app, &analyst).await;

@@ -10,9 +10,9 @@ use serde_json::json;
 use super::super::approval_cycle::on_both;
 use super::super::request_kinds::items;
 use super::{
-    agent_of, approve, assert_invariants, begin, call, completed, give, id, of, only, open,
-    outcomes, patient, paused, pays, prompts, results, scripted_answer, statuses, still, task,
-    tree, trees, turn, typed,
+    agent_of, assert_invariants, begin, call, completed, give, id, of, only, open, outcomes,
+    patient, paused, pays, prompts, results, scripted_answer, statuses, still, task, tree, trees,
+    turn, typed,
 };
 use crate::support::eventually;
 use crate::support::test_app::{On, Reply, TestApp};
@@ -96,7 +96,7 @@ async fn sub_agent_is_canceled_alone_and_its_parent_goes_on(on: On) {
         outcomes(&items(&app, &analyst).await),
         [("refund", "canceled")]
     );
-    let late = approve(&app.owner(), &request).await;
+    let late = app.owner().approve(&request).await;
     late.assert_code(409, "request_withdrawn");
     assert_eq!(
         cancel(&app, &analyst).await.str("/status"),
@@ -143,7 +143,7 @@ async fn cancel_of_the_root_cancels_its_whole_subtree_in_one_commit(on: On) {
     assert_eq!(at.len(), 4);
     assert!(at.iter().all(|moment| *moment == at[0]), "{at:?}");
     for (_, request) in open(&root) {
-        let late = approve(&app.owner(), &request).await;
+        let late = app.owner().approve(&request).await;
         late.assert_code(409, "request_withdrawn");
         assert_eq!(late.body["pending"], json!([]));
     }
@@ -251,7 +251,7 @@ async fn failed_root_is_retried_without_starting_a_sub_agent_again(on: On) {
     )
     .await;
     let root_id = root.str("/task_id");
-    let failed = approve(&app.owner(), &open(&root)[0].1).await;
+    let failed = app.owner().approve(&open(&root)[0].1).await;
     failed.assert_status(200, "Failed");
     assert_eq!(failed.str("/error/code"), "model_failed");
     broken.store(false, Ordering::SeqCst);
@@ -334,7 +334,7 @@ async fn superseding_message_cancels_waiting_sub_agents(on: On) {
         let waited = id(&one) == analyst || one["parent"]["task_id"] == analyst.as_str();
         assert!(!waited || one["status"] == "Canceled", "{one}");
     }
-    let late = approve(&app.owner(), &request).await;
+    let late = app.owner().approve(&request).await;
     late.assert_code(409, "request_withdrawn");
     let closed = items(&app, late.body["request"]["task_id"].as_str().unwrap()).await;
     assert!(typed(&closed, "request_closed")[0]["status"] == "withdrawn");
@@ -412,7 +412,7 @@ async fn request_of_a_sub_agent_expires_for_it_alone(on: On) {
             None
         };
         let clerk = eventually("only the request of the clerk is open", clerk_waits_alone).await;
-        let end = approve(&app.owner(), &clerk).await;
+        let end = app.owner().approve(&clerk).await;
         assert_eq!(end.str("/status"), "Completed", "{then}: {}", end.text);
         assert_eq!(
             outcomes(&items(&app, &root_id).await),

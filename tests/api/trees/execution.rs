@@ -7,9 +7,8 @@ use serde_json::{Value, json};
 use super::super::approval_cycle::on_both;
 use super::super::request_kinds::items;
 use super::{
-    approve, assert_invariants, call, completed, give, id, of, only, open, outcomes, patient,
-    paused, pays, prompts, refund, results, scripted_answer, still, task, text, tree, trees, turn,
-    typed, with,
+    assert_invariants, call, completed, give, id, of, only, open, outcomes, patient, paused, pays,
+    prompts, refund, results, scripted_answer, still, task, text, tree, trees, turn, typed, with,
 };
 use crate::support::test_app::On;
 use crate::support::{eventually, until};
@@ -55,7 +54,7 @@ async fn request_of_the_deepest_allowed_sub_agent_is_shown_at_the_root(on: On) {
             .iter()
             .all(|task| task["status"] == "Paused" && task["pending"] == root.body["pending"])
     );
-    let end = approve(&app.owner(), &open(&root)[0].1).await;
+    let end = app.owner().approve(&open(&root)[0].1).await;
     end.assert_completed("end");
     assert_eq!(app.tool.ledger().len(), 1);
     assert_invariants(&app, &root_id).await;
@@ -93,7 +92,7 @@ async fn tree_works_with_one_running_task_at_a_time(on: On) {
     )
     .await;
     for (_, request) in open(&held) {
-        assert_eq!(approve(&app.owner(), &request).await.status, 200);
+        assert_eq!(app.owner().approve(&request).await.status, 200);
     }
     assert_eq!(
         still(&app, &held.str("/task_id")).await.str("/status"),
@@ -307,7 +306,7 @@ async fn two_replicas_share_one_tree_without_repeating_a_call() {
         let (first, second) = (one.owner(), two.owner());
         let answers = requests.iter().enumerate().map(|(place, (_, request))| {
             let actor = if place % 2 == 0 { &first } else { &second };
-            approve(actor, request)
+            actor.approve(request)
         });
         for answer in futures_util::future::join_all(answers).await {
             assert_eq!(answer.status, 200, "{}", answer.text);

@@ -6,7 +6,7 @@ use reqwest::Method;
 use serde_json::json;
 
 use super::super::approval_cycle::on_both;
-use super::{approve, call, give, id, only, open, paused, refund, trees, turn};
+use super::{call, give, id, only, open, paused, refund, trees, turn};
 use crate::support::test_app::{Actor, OPS, OTHER, On, WEB};
 
 /// Returns a refund that a member of `finance` has to approve.
@@ -103,7 +103,7 @@ async fn approver_of_one_request_reads_the_whole_tree_and_others_nothing(on: On)
     );
     assert!(app.tool.ledger().is_empty());
 
-    let end = approve(&app.approver(), &request).await;
+    let end = app.approver().approve(&request).await;
     end.assert_status(200, "Completed");
     assert_eq!(end.str("/task_id"), root_id);
     assert_eq!(app.tool.ledger()[0].header("holdpoint-decided-by"), "bob");
@@ -136,10 +136,10 @@ async fn people_decide_only_their_own_requests_of_one_tree(on: On) {
             .unwrap()
             .1
     };
-    assert_eq!(approve(&app.approver(), &of(&clerk)).await.status, 403);
-    let mine = approve(&app.owner(), &of(&clerk)).await;
+    assert_eq!(app.approver().approve(&of(&clerk)).await.status, 403);
+    let mine = app.owner().approve(&of(&clerk)).await;
     mine.assert_status(200, "Paused");
-    let theirs = approve(&app.approver(), &of(&analyst)).await;
+    let theirs = app.approver().approve(&of(&analyst)).await;
     theirs.assert_status(200, "Completed");
     app.stop().await;
 }

@@ -7,8 +7,7 @@ use serde_json::{Value, json};
 use super::super::approval_cycle::on_both;
 use super::super::request_kinds::{KINDS, TOKEN, asks, filled_in, items, results_of};
 use super::{
-    approve, assert_invariants, call, give, id, of, only, open, paused, still, task, tree, trees,
-    turn,
+    assert_invariants, call, give, id, of, only, open, paused, still, task, tree, trees, turn,
 };
 use crate::support::test_app::On;
 
@@ -165,7 +164,7 @@ async fn tool_that_failed_with_503_is_quarantined_in_the_whole_tree(on: On) {
         "{}",
         root.text
     );
-    let end = approve(&app.owner(), &open(&root)[0].1).await;
+    let end = app.owner().approve(&open(&root)[0].1).await;
     assert_eq!(end.str("/status"), "Completed", "{}", end.text);
     assert_eq!(app.tool.ledger().len(), 2);
     app.stop().await;

@@ -8,8 +8,8 @@ use serde_json::json;
 use super::super::approval_cycle::on_both;
 use super::super::request_kinds::items;
 use super::{
-    approve, assert_invariants, call, give, id, only, open, outcomes, paused, pays,
-    scripted_answer, still, task, tree, trees, turn,
+    assert_invariants, call, give, id, only, open, outcomes, paused, pays, scripted_answer, still,
+    task, tree, trees, turn,
 };
 use crate::support::test_app::{On, TestApp};
 
@@ -50,7 +50,7 @@ async fn cancel_of_the_root_beside_an_approval_below_ends_the_tree(on: On) {
         let root_id = root.str("/task_id");
         let request = open(&root)[0].1.clone();
         let (owner, path) = (app.owner(), format!("/v1/tasks/{root_id}/cancel"));
-        let (approved, canceled) = tokio::join!(approve(&owner, &request), owner.hit(&path));
+        let (approved, canceled) = tokio::join!(owner.approve(&request), owner.hit(&path));
         canceled.assert_status(200, "Canceled");
         assert!([200, 409].contains(&approved.status), "{}", approved.text);
         assert!(ran_in(&app, &root_id).await <= usize::from(approved.status == 200));
@@ -69,7 +69,7 @@ async fn cancel_of_a_sub_agent_beside_an_approval_of_its_call_has_one_outcome(on
         let analyst = id(&only(&app, &root_id, "analyst").await);
         let request = open(&root)[0].1.clone();
         let (owner, path) = (app.owner(), format!("/v1/tasks/{analyst}/cancel"));
-        let (approved, canceled) = tokio::join!(approve(&owner, &request), owner.hit(&path));
+        let (approved, canceled) = tokio::join!(owner.approve(&request), owner.hit(&path));
         assert!([200, 409].contains(&canceled.status), "{}", canceled.text);
         assert!([200, 409].contains(&approved.status), "{}", approved.text);
         assert!(
@@ -104,7 +104,7 @@ async fn superseding_message_beside_an_approval_below_has_one_outcome(on: On) {
         let request = open(&root)[0].1.clone();
         let (owner, path) = (app.owner(), format!("/v1/tasks/{root_id}/messages"));
         let body = json!({"input": json!(["never mind"]).to_string(), "supersede": true});
-        let (approved, message) = tokio::join!(approve(&owner, &request), owner.post(&path, &body));
+        let (approved, message) = tokio::join!(owner.approve(&request), owner.post(&path, &body));
         assert!([200, 409].contains(&approved.status), "{}", approved.text);
         assert!([200, 409].contains(&message.status), "{}", message.text);
         let shown = still(&app, &root_id).await;
@@ -166,8 +166,8 @@ async fn decision_and_cancel_in_a_tree_are_replayed_with_their_key(on: On) {
     let (waits, request) = open(&root)[0].clone();
     let key = |key: &str| app.owner().header("idempotency-key", key);
     let (first, again) = (
-        approve(&key("a"), &request).await,
-        approve(&key("a"), &request).await,
+        key("a").approve(&request).await,
+        key("a").approve(&request).await,
     );
     assert_eq!(
         (
@@ -255,9 +255,9 @@ async fn two_answers_to_one_sub_agent_request_on_two_replicas_have_one_winner() 
         let request = open(&root)[0].1.clone();
         let (one, two) = (app.owner(), other.owner());
         let answers = join_all([
-            approve(&one, &request),
-            approve(&two, &request),
-            approve(&one, &request),
+            one.approve(&request),
+            two.approve(&request),
+            one.approve(&request),
         ])
         .await;
         let taken: Vec<_> = answers

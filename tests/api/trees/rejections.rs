@@ -7,8 +7,8 @@ use serde_json::json;
 use super::super::approval_cycle::on_both;
 use super::super::request_kinds::{items, results_of};
 use super::{
-    approve, assert_invariants, call, give, id, of, only, open, outcomes, paused, pays, prompts,
-    results, still, task, trees, turn, typed,
+    assert_invariants, call, give, id, of, only, open, outcomes, paused, pays, prompts, results,
+    still, task, trees, turn, typed,
 };
 use crate::support::test_app::{On, Reply, TestApp};
 
@@ -64,7 +64,7 @@ async fn rejection_cancels_the_asking_sub_agent_and_its_parent_is_told(on: On) {
         ("cancel".to_owned(), "resumed".to_owned())
     );
 
-    let end = approve(&app.owner(), &clerks).await;
+    let end = app.owner().approve(&clerks).await;
     end.assert_completed("supervisor: goes on");
     assert_eq!(
         outcomes(&items(&app, &root_id).await),
@@ -93,7 +93,7 @@ async fn rejection_with_cancel_root_ends_the_whole_tree(on: On) {
     for agent in ["analyst", "clerk"] {
         assert_eq!(only(&app, &root_id, agent).await["status"], "Canceled");
     }
-    let late = app.owner().hit(&format!("/resume/{clerks}/approve")).await;
+    let late = app.owner().approve(&clerks).await;
     late.assert_code(409, "request_withdrawn");
     assert_eq!(late.str("/request/status"), "withdrawn");
     assert_eq!(late.body["pending"], json!([]));
@@ -134,7 +134,7 @@ async fn rejection_with_continue_lets_the_sub_agent_go_on(on: On) {
         (&json!("Completed"), &json!("analyst paid 1"))
     );
     assert!(results(prompts(&app, "analyst").last().unwrap())[0].contains("not this one"));
-    let end = approve(&app.owner(), &clerks).await;
+    let end = app.owner().approve(&clerks).await;
     assert_eq!(end.str("/status"), "Completed", "{}", end.text);
     assert_eq!(
         outcomes(&items(&app, &root_id).await),
@@ -298,7 +298,7 @@ async fn cancel_of_a_sub_agent_ends_its_own_sub_agents_too(on: On) {
         "{below:?}"
     );
     assert_eq!(task(&app, &analyst).await.body["pending"], json!([]));
-    let end = approve(&app.owner(), &open(&waits)[0].1).await;
+    let end = app.owner().approve(&open(&waits)[0].1).await;
     assert_eq!(end.str("/status"), "Completed", "{}", end.text);
     assert_invariants(&app, &root_id).await;
     app.stop().await;

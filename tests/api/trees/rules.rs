@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use super::super::approval_cycle::on_both;
 use super::super::request_kinds::items;
 use super::{
-    approve, assert_invariants, call, completed, give, id, only, open, outcomes, paused, prompts,
-    refund, results, tree, trees, turn, typed, with,
+    assert_invariants, call, completed, give, id, only, open, outcomes, paused, prompts, refund,
+    results, tree, trees, turn, typed, with,
 };
 use crate::support::test_app::{On, TestApp};
 
@@ -67,10 +67,10 @@ async fn hold_rule_nearest_the_root_sets_the_terms(on: On) {
     );
     assert_eq!(asked["approvers"]["groups"], json!(["finance"]));
     let request = open(&root)[0].1.clone();
-    assert_eq!(approve(&app.stranger(), &request).await.status, 403);
-    assert_eq!(approve(&app.owner(), &request).await.status, 403);
+    assert_eq!(app.stranger().approve(&request).await.status, 403);
+    assert_eq!(app.owner().approve(&request).await.status, 403);
     assert_eq!(
-        approve(&app.approver(), &request).await.str("/status"),
+        app.approver().approve(&request).await.str("/status"),
         "Completed"
     );
 
@@ -87,7 +87,8 @@ async fn hold_rule_nearest_the_root_sets_the_terms(on: On) {
         json!(["analyst", "clerk"])
     );
     assert_eq!(
-        approve(&app.stranger(), &open(&root)[0].1)
+        app.stranger()
+            .approve(&open(&root)[0].1)
             .await
             .str("/status"),
         "Completed"
@@ -193,7 +194,7 @@ async fn rule_holds_or_denies_the_call_of_a_sub_agent(on: On) {
         1,
         "nothing of the turn runs while a request is open"
     );
-    let end = approve(&app.owner(), &open(&root)[0].1).await;
+    let end = app.owner().approve(&open(&root)[0].1).await;
     assert_eq!(end.str("/status"), "Completed", "{}", end.text);
     assert_eq!(
         results(prompts(&app, "supervisor").last().unwrap()),

@@ -7,8 +7,8 @@ use serde_json::json;
 use super::super::approval_cycle::on_both;
 use super::super::request_kinds::items;
 use super::{
-    approve, assert_invariants, completed, give, id, of, only, open, outcomes, paused, pays,
-    prompts, results, statuses, text, trees, turn, typed,
+    assert_invariants, completed, give, id, of, only, open, outcomes, paused, pays, prompts,
+    results, statuses, text, trees, turn, typed,
 };
 use crate::support::test_app::{On, TestApp};
 
@@ -120,7 +120,7 @@ async fn two_calls_of_one_turn_to_one_sub_agent_run_one_after_the_other(on: On) 
         root.body["pending"][0]["tool_calls"][0]["arguments"]["order"],
         1
     );
-    let second = approve(&app.owner(), &open(&root)[0].1).await;
+    let second = app.owner().approve(&open(&root)[0].1).await;
     assert_eq!(
         (second.str("/status").as_str(), open(&second).len()),
         ("Paused", 1),
@@ -131,7 +131,7 @@ async fn two_calls_of_one_turn_to_one_sub_agent_run_one_after_the_other(on: On) 
         second.body["pending"][0]["tool_calls"][0]["arguments"]["order"],
         2
     );
-    let end = approve(&app.owner(), &open(&second)[0].1).await;
+    let end = app.owner().approve(&open(&second)[0].1).await;
     end.assert_completed("end");
     assert_eq!(
         results(prompts(&app, "supervisor").last().unwrap()),

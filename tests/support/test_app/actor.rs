@@ -30,6 +30,11 @@ impl Actor<'_> {
         self.send(Method::POST, path, None).await
     }
 
+    /// Approves a request without a body.
+    pub async fn approve(&self, request: &str) -> Reply {
+        self.hit(&format!("/resume/{request}/approve")).await
+    }
+
     /// Sends a POST of any bytes, labelled as JSON.
     pub async fn bytes(&self, path: &str, bytes: Vec<u8>) -> Reply {
         self.exchange(Method::POST, path, Some(("application/json", bytes)))

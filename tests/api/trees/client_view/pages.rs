@@ -3,7 +3,7 @@
 use macro_rules_attribute::apply;
 use serde_json::{Value, json};
 
-use super::super::{approve, call, give, id, only, open, paused, pays, trees, turn};
+use super::super::{call, give, id, only, open, paused, pays, trees, turn};
 use super::analyst_asks;
 use crate::api::approval_cycle::on_both;
 use crate::api::inbox_pages::timeline;
@@ -86,7 +86,7 @@ async fn timeline_of_a_tree_is_the_journal_of_all_its_tasks_in_order(on: On) {
     let scribe = give("scribe", &[json!("scribe: noted")]);
     let root = paused(&app, &[turn(&[analyst, scribe]), json!("all done")]).await;
     let root_id = root.str("/task_id");
-    let end = approve(&app.owner(), &open(&root)[0].1).await;
+    let end = app.owner().approve(&open(&root)[0].1).await;
     assert_eq!(end.str("/status"), "Completed", "{}", end.text);
     let journal = journal(&app, &root_id).await;
     let numbers: Vec<i64> = journal.iter().map(|event| event.number).collect();
@@ -161,7 +161,7 @@ async fn page_of_a_sub_agents_request_keeps_the_users_message_while_the_root_goe
     };
     let before = message().await;
     assert!(before.contains("supervisor: first"), "{before}");
-    let end = approve(&app.owner(), &request).await;
+    let end = app.owner().approve(&request).await;
     assert_eq!(end.str("/status"), "Completed", "{}", end.text);
     let lookup = |order: u32| call("lookup", &json!({"order": order}));
     let lookups = |first: u32| turn(&(first..first + 8).map(lookup).collect::<Vec<_>>());
@@ -182,7 +182,7 @@ async fn page_of_a_sub_agent_names_no_unreadable_event_outside_the_page(on: On) 
     let analyst = id(&only(&app, &root.str("/task_id"), "analyst").await);
     // The analyst's events after the approval have higher numbers than the root's pause, and the
     // earlier ones have lower numbers. So the numbers of the analyst's events have a gap.
-    approve(&app.owner(), &open(&root)[0].1).await;
+    app.owner().approve(&open(&root)[0].1).await;
     let of_analyst = format!("where task_id = {}", app.database.id(&analyst));
     let numbers = format!(
         "select cast(event_number as text) from agent_task_item {of_analyst} order by event_number"
