@@ -164,10 +164,7 @@ async fn rejection_with_continue_tells_the_model_and_goes_on(on: On) {
     let held = app.held().await;
     app.model.then(text_answer("then not"));
     let body = json!({"action": "reject", "then": "continue", "reason": "too much"});
-    let done = app
-        .owner()
-        .post(&format!("/resume/{}", held.request), &body)
-        .await;
+    let done = app.owner().answer(&held.request, &body).await;
     done.assert_completed("then not");
     assert!(app.tool.ledger().is_empty());
     let told = app.model.sent()[1]["messages"]

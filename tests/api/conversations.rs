@@ -65,10 +65,7 @@ async fn every_call_of_a_turn_has_one_result_in_order(on: On) {
             );
             let done = app
                 .owner()
-                .post(
-                    &format!("/resume/{}", task.str("/pending/0/request_id")),
-                    &action,
-                )
+                .answer(&task.str("/pending/0/request_id"), &action)
                 .await;
             assert_eq!(done.str("/status"), "Completed", "{}", done.text);
             let sent = app.model.sent();

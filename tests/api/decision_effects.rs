@@ -55,10 +55,7 @@ async fn rejected_call_stays_rejected_until_the_users_next_message(on: On) {
         .then(calls(&[("refund", r#"{"amount":120.0,"order":17}"#)]))
         .then(calls(&[("refund", r#"{"order":17,"amount":121}"#)]));
     let no = json!({"action": "reject", "then": "continue", "reason": "wrong customer"});
-    let next = app
-        .owner()
-        .post(&format!("/resume/{}", held.request), &no)
-        .await;
+    let next = app.owner().answer(&held.request, &no).await;
     next.assert_status(200, "Paused");
     assert_eq!(next.body["pending"].as_array().unwrap().len(), 1);
     assert_eq!(

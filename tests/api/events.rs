@@ -49,10 +49,7 @@ async fn task_is_watched_from_its_creation_to_its_end(on: On) {
 
     app.model.then(text_answer("All done."));
     app.owner()
-        .post(
-            &format!("/resume/{}", held.request),
-            &json!({"action": "approve"}),
-        )
+        .answer(&held.request, &json!({"action": "approve"}))
         .await;
     let after = durable(&watch.rest().await);
     let expected = [
@@ -100,10 +97,7 @@ async fn stream_resumes_after_every_event_number(on: On) {
     let held = app.held().await;
     app.model.then(text_answer("All done."));
     app.owner()
-        .post(
-            &format!("/resume/{}", held.request),
-            &json!({"action": "approve"}),
-        )
+        .answer(&held.request, &json!({"action": "approve"}))
         .await;
     let whole = durable(&app.owner().events(&held.task, None).await);
     for after in 0..12_usize {

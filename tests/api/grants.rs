@@ -300,13 +300,7 @@ async fn replayed_answer_gives_no_second_standing_decision(on: On) {
     let body = json!({"action": "approve", "remember": wish("owner", "1h")});
     for _ in 0..2 {
         let actor = app.approver().header("idempotency-key", "once");
-        assert_eq!(
-            actor
-                .post(&format!("/resume/{}", held.request), &body)
-                .await
-                .status,
-            200
-        );
+        assert_eq!(actor.answer(&held.request, &body).await.status, 200);
     }
     assert_eq!(listed(app.approver()).await.len(), 1);
     app.stop().await;

@@ -126,7 +126,7 @@ async fn headline_of_an_unknown_outcome_says_that_a_person_is_asked(on: On) {
     app.tool.answers(200, "{}");
     let again = app
         .approver()
-        .post(&format!("/resume/{asked}"), &json!({"action": "retry"}))
+        .answer(&asked, &json!({"action": "retry"}))
         .await;
     assert_eq!(again.str("/status"), "Completed", "{}", again.text);
     assert_eq!(
@@ -218,10 +218,7 @@ async fn headline_of_an_edit_or_of_several_calls_says_what_was_decided(on: On) {
     let id = |index: usize| task.str(&format!("/pending/0/tool_calls/{index}/tool_call_id"));
     app.model.then(text_answer("ok"));
     let decisions = json!({"decisions": {(id(0)): {"action": "edit", "arguments": {"order": 1, "amount": 40}}, (id(1)): {"action": "reject"}}});
-    let done = app
-        .approver()
-        .post(&format!("/resume/{request}"), &decisions)
-        .await;
+    let done = app.approver().answer(&request, &decisions).await;
     assert_eq!(done.str("/status"), "Completed", "{}", done.text);
     let said = headline(&app, &request).await;
     assert_eq!(
@@ -234,9 +231,7 @@ async fn headline_of_an_edit_or_of_several_calls_says_what_was_decided(on: On) {
     let held = app.held().await;
     app.model.then(text_answer("ok"));
     let decisions = json!({"decisions": {(held.call.clone()): {"action": "edit", "arguments": {"order": 1, "amount": 40}}}});
-    app.approver()
-        .post(&format!("/resume/{}", held.request), &decisions)
-        .await;
+    app.approver().answer(&held.request, &decisions).await;
     assert_eq!(
         headline(&app, &held.request).await[0],
         "Changed and approved by bob, and it ran."

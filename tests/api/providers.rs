@@ -110,7 +110,7 @@ async fn rejected_call_is_sent_to_the_provider_as_an_error_with_the_reason(on: O
     let (_, request) = held(&app, &fake).await;
     fake.then(&[fake_messages::text_block("Then not.")], "end_turn");
     let body = json!({"action": "reject", "then": "continue", "reason": "too much"});
-    let done = app.owner().post(&format!("/resume/{request}"), &body).await;
+    let done = app.owner().answer(&request, &body).await;
     assert_eq!(done.str("/output"), "Then not.", "{}", done.text);
     let told = fake.sent()[1].body()["messages"][2]["content"][0].clone();
     assert_eq!(

@@ -89,10 +89,7 @@ async fn sub_agent_removed_from_its_caller_is_an_invalid_tool(on: On) {
     })
     .await;
     let body = json!({"action": "respond", "response": {"answer": "north"}});
-    let end = app
-        .owner()
-        .post(&format!("/resume/{}", open(&root)[0].1), &body)
-        .await;
+    let end = app.owner().answer(&open(&root)[0].1, &body).await;
     assert_eq!(end.str("/status"), "Completed", "{}", end.text);
     let journal = items(&app, &root.str("/task_id")).await;
     assert_eq!(

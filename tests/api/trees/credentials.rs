@@ -28,10 +28,7 @@ async fn fill(app: &TestApp, waits: &Reply, path: &[&str]) -> Reply {
     );
     assert_eq!(open(waits).len(), 1);
     let body = json!({"action": "respond", "response": filled_in("credentials")});
-    let reply = app
-        .owner()
-        .post(&format!("/resume/{}", open(waits)[0].1), &body)
-        .await;
+    let reply = app.owner().answer(&open(waits)[0].1, &body).await;
     assert_eq!(reply.status, 200, "{}", reply.text);
     reply
 }
@@ -120,20 +117,14 @@ async fn siblings_that_need_a_login_each_ask_for_it(on: On) {
     let root_id = root.str("/task_id");
     assert_eq!(open(&root).len(), 2, "{}", root.text);
     let body = json!({"action": "respond", "response": filled_in("credentials")});
-    let one = app
-        .owner()
-        .post(&format!("/resume/{}", open(&root)[0].1), &body)
-        .await;
+    let one = app.owner().answer(&open(&root)[0].1, &body).await;
     assert_eq!(
         (one.str("/status").as_str(), open(&one).len()),
         ("Paused", 1),
         "{}",
         one.text
     );
-    let end = app
-        .owner()
-        .post(&format!("/resume/{}", open(&root)[1].1), &body)
-        .await;
+    let end = app.owner().answer(&open(&root)[1].1, &body).await;
     assert_eq!(end.str("/status"), "Completed", "{}", end.text);
     assert_eq!(app.tool.ledger().len(), 2);
     assert_eq!(only(&app, &root_id, "clerk").await["output"], "c");
@@ -178,10 +169,7 @@ async fn login_of_a_working_sub_agent_is_not_shared_with_its_siblings(on: On) {
     let answer = async |request: &Value, response: Value| {
         let body = json!({"action": "respond", "response": response});
         app.owner()
-            .post(
-                &format!("/resume/{}", request["request_id"].as_str().unwrap()),
-                &body,
-            )
+            .answer(request["request_id"].as_str().unwrap(), &body)
             .await
     };
     let yes = json!({"answer": "yes"});
@@ -242,10 +230,7 @@ async fn login_of_a_working_sub_agent_is_redacted_in_its_siblings(on: On) {
             .unwrap();
         let body = json!({"action": "respond", "response": response});
         app.owner()
-            .post(
-                &format!("/resume/{}", asked["request_id"].as_str().unwrap()),
-                &body,
-            )
+            .answer(asked["request_id"].as_str().unwrap(), &body)
             .await
     };
     let yes = json!({"answer": "yes"});

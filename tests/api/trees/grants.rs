@@ -29,10 +29,7 @@ async fn standing_decision_of_one_sub_agent_counts_for_its_sibling_until_the_use
     .await;
     let root_id = root.str("/task_id");
     let body = json!({"action": "approve", "remember": {"for": "task", "expires_in": "1h"}});
-    let end = app
-        .owner()
-        .post(&format!("/resume/{}", open(&root)[0].1), &body)
-        .await;
+    let end = app.owner().answer(&open(&root)[0].1, &body).await;
     assert_eq!(
         (end.status, end.str("/status").as_str()),
         (200, "Completed"),

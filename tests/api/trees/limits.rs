@@ -282,10 +282,7 @@ async fn rejections_are_counted_over_the_tree(on: On) {
     .await;
     let root_id = root.str("/task_id");
     let body = json!({"action": "reject", "then": "continue", "reason": "no"});
-    let end = app
-        .owner()
-        .post(&format!("/resume/{}", open(&root)[0].1), &body)
-        .await;
+    let end = app.owner().answer(&open(&root)[0].1, &body).await;
     assert_eq!(
         (end.str("/status"), end.str("/error/code")),
         ("Failed".to_owned(), "limit_reached".to_owned()),

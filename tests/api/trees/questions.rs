@@ -78,10 +78,7 @@ async fn every_kind_of_request_is_shown_at_the_root_and_its_answer_reaches_the_a
             .unwrap()
             .to_owned();
         let (body, outcome) = answer(kind);
-        let end = app
-            .owner()
-            .post(&format!("/resume/{}", open(&root)[0].1), &body)
-            .await;
+        let end = app.owner().answer(&open(&root)[0].1, &body).await;
         assert_eq!(
             (
                 end.status,
@@ -125,10 +122,7 @@ async fn lost_call_of_a_sub_agent_is_repeated_on_retry(on: On) {
     app.tool.answers(200, "{}");
     let end = app
         .owner()
-        .post(
-            &format!("/resume/{}", open(&root)[0].1),
-            &json!({"action": "retry"}),
-        )
+        .answer(&open(&root)[0].1, &json!({"action": "retry"}))
         .await;
     assert_eq!(end.str("/status"), "Completed", "{}", end.text);
     let ledger = app.tool.ledger();
@@ -196,10 +190,7 @@ async fn agents_of_one_tree_each_get_their_own_answer(on: On) {
         let body = json!({"action": "respond", "response": {"answer": format!("to {question}")}});
         assert_eq!(
             app.owner()
-                .post(
-                    &format!("/resume/{}", asked["request_id"].as_str().unwrap()),
-                    &body
-                )
+                .answer(asked["request_id"].as_str().unwrap(), &body)
                 .await
                 .status,
             200

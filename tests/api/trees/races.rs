@@ -232,10 +232,7 @@ async fn tree_with_28_questions_opens_at_most_20_at_a_time_and_asks_each_once(on
         let waiting = open(&shown);
         assert!((1..=20).contains(&waiting.len()), "{}", waiting.len());
         let body = json!({"action": "respond", "response": {"answer": "yes"}});
-        let told = app
-            .owner()
-            .post(&format!("/resume/{}", waiting[0].1), &body)
-            .await;
+        let told = app.owner().answer(&waiting[0].1, &body).await;
         assert_eq!(told.status, 200, "{}", told.text);
         answered += 1;
     }

@@ -84,10 +84,7 @@ async fn rejection_with_cancel_root_ends_the_whole_tree(on: On) {
     let (root, analysts, clerks) = two_held(&app).await;
     let root_id = root.str("/task_id");
     let body = json!({"action": "reject", "then": "cancel_root", "reason": "stop it all"});
-    let end = app
-        .owner()
-        .post(&format!("/resume/{analysts}"), &body)
-        .await;
+    let end = app.owner().answer(&analysts, &body).await;
     end.assert_status(200, "Canceled");
     assert_eq!(end.body["pending"], json!([]));
     for agent in ["analyst", "clerk"] {
@@ -123,10 +120,7 @@ async fn rejection_with_continue_lets_the_sub_agent_go_on(on: On) {
     let (root, analysts, clerks) = two_held(&app).await;
     let root_id = root.str("/task_id");
     let body = json!({"action": "reject", "then": "continue", "reason": "not this one"});
-    let told = app
-        .owner()
-        .post(&format!("/resume/{analysts}"), &body)
-        .await;
+    let told = app.owner().answer(&analysts, &body).await;
     assert_eq!(told.str("/status"), "Paused", "{}", told.text);
     let analyst = only(&app, &root_id, "analyst").await;
     assert_eq!(
@@ -214,10 +208,7 @@ async fn rejection_in_one_sub_agent_holds_for_its_sibling(on: On) {
     .await;
     let root_id = root.str("/task_id");
     let body = json!({"action": "reject", "then": "continue", "reason": "never order 1"});
-    let end = app
-        .owner()
-        .post(&format!("/resume/{}", open(&root)[0].1), &body)
-        .await;
+    let end = app.owner().answer(&open(&root)[0].1, &body).await;
     assert_eq!(
         (end.status, end.str("/status").as_str()),
         (200, "Completed"),

@@ -212,10 +212,7 @@ async fn call_of_a_sub_agent_can_be_edited_answered_or_rejected(on: On) {
     let root = paused(&app, &ask()).await;
     let one = root.str("/pending/0/tool_calls/0/tool_call_id");
     let edit = json!({"decisions": {one: {"action": "edit", "arguments": {"task": "[\"as the human said\"]"}}}});
-    let end = app
-        .owner()
-        .post(&format!("/resume/{}", open(&root)[0].1), &edit)
-        .await;
+    let end = app.owner().answer(&open(&root)[0].1, &edit).await;
     assert_eq!(end.str("/status"), "Completed", "{}", end.text);
     assert_eq!(
         only(&app, &root.str("/task_id"), "analyst").await["output"],
@@ -235,10 +232,7 @@ async fn call_of_a_sub_agent_can_be_edited_answered_or_rejected(on: On) {
 
     let root = paused(&app, &ask()).await;
     let body = json!({"action": "reject", "then": "continue", "reason": "no need"});
-    let end = app
-        .owner()
-        .post(&format!("/resume/{}", open(&root)[0].1), &body)
-        .await;
+    let end = app.owner().answer(&open(&root)[0].1, &body).await;
     assert_eq!(end.str("/status"), "Completed", "{}", end.text);
     assert_eq!(
         outcomes(&items(&app, &root.str("/task_id")).await),

@@ -142,9 +142,7 @@ async fn call_approved_by_two_spellings_is_asked_again_after_ids_are_folded(on: 
     let call = reply.str("/pending/0/tool_calls/0/tool_call_id");
     for spelling in ["zoe", "Zoe"] {
         let body = json!({"decisions": {call.as_str(): {"action": "approve"}}});
-        let voted = finance(&app, spelling)
-            .post(&format!("/resume/{request}"), &body)
-            .await;
+        let voted = finance(&app, spelling).answer(&request, &body).await;
         assert_eq!(voted.status, 200, "{}", voted.text);
     }
     app.restart_with(|yaml| yaml.replace("user_ids: exact", "user_ids: folded"))
@@ -154,10 +152,7 @@ async fn call_approved_by_two_spellings_is_asked_again_after_ids_are_folded(on: 
     // first call, and opens a new request for it.
     let rest = app
         .approver()
-        .post(
-            &format!("/resume/{request}"),
-            &json!({"action": "reject", "then": "continue"}),
-        )
+        .answer(&request, &json!({"action": "reject", "then": "continue"}))
         .await;
     rest.assert_status(200, "Paused");
     assert!(app.tool.ledger().is_empty());

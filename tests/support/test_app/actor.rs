@@ -35,6 +35,11 @@ impl Actor<'_> {
         self.hit(&format!("/resume/{request}/approve")).await
     }
 
+    /// Answers a request with one decision, or with a decision for each of its calls.
+    pub async fn answer(&self, request: &str, body: &Value) -> Reply {
+        self.post(&format!("/resume/{request}"), body).await
+    }
+
     /// Sends a POST of any bytes, labelled as JSON.
     pub async fn bytes(&self, path: &str, bytes: Vec<u8>) -> Reply {
         self.exchange(Method::POST, path, Some(("application/json", bytes)))

@@ -86,7 +86,7 @@ async fn decision_is_taken_while_a_sibling_works(on: On) {
     let taken = app
         .owner()
         .header("prefer", "wait=0")
-        .post(&format!("/resume/{request}"), &body)
+        .answer(&request, &body)
         .await;
     taken.assert_status(202, "Running");
     let clerk = id(&only(&app, &root_id, "clerk").await);
