@@ -413,10 +413,7 @@ async fn withdrawn_request_of_any_kind_takes_no_answer(on: On) {
     let app = TestApp::with(on, &(ASKING.replace("{more}", "") + ACCOUNTS)).await;
     for kind in KINDS {
         let question = ask(&app, kind).await;
-        let canceled = app
-            .owner()
-            .hit(&format!("/v1/tasks/{}/cancel", question.task))
-            .await;
+        let canceled = app.owner().cancel(&question.task).await;
         assert_eq!(canceled.str("/status"), "Canceled", "{}", canceled.text);
         nothing_is_taken_any_more(&app, &question, kind, 409, "request_withdrawn", "withdrawn")
             .await;

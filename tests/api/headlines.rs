@@ -179,9 +179,7 @@ async fn headline_of_a_rejection_says_what_followed(on: On) {
 async fn headline_of_a_withdrawn_request_says_why(on: On) {
     let app = TestApp::with_finance(on).await;
     let held = app.held().await;
-    app.owner()
-        .hit(&format!("/v1/tasks/{}/cancel", held.task))
-        .await;
+    app.owner().cancel(&held.task).await;
     let said = headline(&app, &held.request).await;
     assert_eq!(
         said,
@@ -313,9 +311,7 @@ async fn single_button_pages_have_no_button_if_their_post_would_be_refused(on: O
             .await;
         assert_eq!(refused.status, 403, "{}", refused.text);
     }
-    app.owner()
-        .hit(&format!("/v1/tasks/{}/cancel", held.task))
-        .await;
+    app.owner().cancel(&held.task).await;
     for action in ["approve", "reject"] {
         let (buttons, why) = page(BOB, &held, action).await;
         assert!(

@@ -110,9 +110,7 @@ async fn stream_begins_with_what_is_open_and_tells_what_changes(on: On) {
         (&decision["action"], &decision["by"], &decision["door"]),
         (&json!("approve"), &json!("eve"), &json!("key"))
     );
-    app.owner()
-        .hit(&format!("/v1/tasks/{}/cancel", second.task))
-        .await;
+    app.owner().cancel(&second.task).await;
     assert_eq!(
         next(&mut watch, "request.gone").await.data,
         gone(&second.request, "withdrawn", 0)

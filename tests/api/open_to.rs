@@ -85,13 +85,7 @@ async fn owner_who_lost_the_agent_can_neither_message_nor_retry(on: On) {
         );
     }
     assert_eq!(app.model.sent().len(), 2);
-    assert_eq!(
-        app.owner()
-            .hit(&format!("/v1/tasks/{held}/cancel"))
-            .await
-            .str("/status"),
-        "Canceled"
-    );
+    assert_eq!(app.owner().cancel(&held).await.str("/status"), "Canceled");
     app.model.then(text_answer("done"));
     let retried = app
         .actor(ADMIN)

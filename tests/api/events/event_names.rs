@@ -75,7 +75,7 @@ async fn checked(app: &TestApp, root: &str) -> Vec<Event> {
 }
 
 async fn cancel(app: &TestApp, task: &str) {
-    let reply = app.owner().hit(&format!("/v1/tasks/{task}/cancel")).await;
+    let reply = app.owner().cancel(task).await;
     assert_eq!(reply.status, 200, "{}", reply.text);
 }
 

@@ -17,7 +17,7 @@ use crate::support::test_clock::TestClock;
 const OUTAGE: Duration = Duration::from_secs(8);
 
 async fn cancel(app: &TestApp, task: &str) {
-    let canceled = app.owner().hit(&format!("/v1/tasks/{task}/cancel")).await;
+    let canceled = app.owner().cancel(task).await;
     assert_eq!(canceled.str("/status"), "Canceled", "{}", canceled.text);
 }
 

@@ -234,7 +234,7 @@ async fn refused_post_is_answered_with_a_problem_instead_of_a_stream(on: On) {
     let canceled = app
         .owner()
         .header("accept", "text/event-stream")
-        .hit(&format!("/v1/tasks/{task}/cancel"))
+        .cancel(&task)
         .await;
     canceled.assert_header(200, "content-type", "application/json");
     assert_eq!(

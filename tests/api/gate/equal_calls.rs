@@ -131,9 +131,7 @@ async fn call_that_may_have_run_is_held_when_it_is_made_again(on: On) {
     let app = gate(on, "").await;
     let first = ask(&app, &bash("ls"), 5).await;
     assert!(first.body["permit"].is_object(), "{}", first.text);
-    app.owner()
-        .hit(&format!("/v1/tasks/{}/cancel", first.str("/task_id")))
-        .await;
+    app.owner().cancel(&first.str("/task_id")).await;
     let ended = ask(&app, &bash("ls"), 5).await;
     assert_call(&ended, 200, "allow", "settled", "unknown");
     assert_eq!(ended.str("/task_id"), first.str("/task_id"));

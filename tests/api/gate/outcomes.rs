@@ -114,9 +114,7 @@ async fn call_that_was_started_says_how_it_ended(on: On) {
         let call = ask(&app, &body, 5).await;
         assert!(call.body["permit"].is_object(), "{}", call.text);
         if answer.is_null() {
-            app.owner()
-                .hit(&format!("/v1/tasks/{}/cancel", call.str("/task_id")))
-                .await;
+            app.owner().cancel(&call.str("/task_id")).await;
         } else {
             let doubtful = report(
                 &app,

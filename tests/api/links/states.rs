@@ -123,9 +123,7 @@ async fn withdrawn_request_says_so_and_has_no_form(on: On) {
     let held = app.held().await;
     let path = link("dora", &held.request);
     let digest = digest(&page(&app, &path).await);
-    app.owner()
-        .hit(&format!("/v1/tasks/{}/cancel", held.task))
-        .await;
+    app.owner().cancel(&held.task).await;
     says_in_both(
         &app,
         &path,

@@ -18,7 +18,7 @@ use crate::support::eventually;
 use crate::support::test_app::{On, Reply, TestApp};
 
 async fn cancel(app: &TestApp, task: &str) -> Reply {
-    app.owner().hit(&format!("/v1/tasks/{task}/cancel")).await
+    app.owner().cancel(task).await
 }
 
 /// Sends the user's next message: the list of the turns that the supervisor makes next.

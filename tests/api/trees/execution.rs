@@ -115,10 +115,7 @@ async fn sub_agent_canceled_during_a_call_leaves_it_unknown_and_its_parent_goes_
         .str("/task_id");
     app.tool.reached(1).await;
     let analyst = id(&only(&app, &root, "analyst").await);
-    let canceled = app
-        .owner()
-        .hit(&format!("/v1/tasks/{analyst}/cancel"))
-        .await;
+    let canceled = app.owner().cancel(&analyst).await;
     assert_eq!(canceled.str("/status"), "Canceled", "{}", canceled.text);
     let end = still(&app, &root).await;
     // The root does not wait for its child.
@@ -165,10 +162,7 @@ async fn sub_agents_can_be_canceled_as_they_begin(on: On) {
         };
         let children = eventually("three children are started", started).await;
         for child in &children {
-            let canceled = app
-                .owner()
-                .hit(&format!("/v1/tasks/{}/cancel", id(child)))
-                .await;
+            let canceled = app.owner().cancel(&id(child)).await;
             assert!([200, 409].contains(&canceled.status), "{}", canceled.text);
         }
         let end = still(&app, &root).await;

@@ -119,13 +119,7 @@ async fn superseding_message_beside_an_approval_below_has_one_outcome(on: On) {
                 "{}",
                 shown.text
             );
-            assert_eq!(
-                owner
-                    .hit(&format!("/v1/tasks/{root_id}/cancel"))
-                    .await
-                    .status,
-                200
-            );
+            assert_eq!(owner.cancel(&root_id).await.status, 200);
         }
     }
     app.stop().await;
@@ -144,7 +138,7 @@ async fn sub_agents_that_ask_simultaneously_leave_the_root_paused(on: On) {
         );
         assert_eq!(
             app.owner()
-                .hit(&format!("/v1/tasks/{}/cancel", root.str("/task_id")))
+                .cancel(&root.str("/task_id"))
                 .await
                 .str("/status"),
             "Canceled"

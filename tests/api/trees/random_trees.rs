@@ -66,7 +66,7 @@ async fn answer(actor: &Actor<'_>, root: &str, request: &Value, way: u64) {
     let path = format!("/resume/{}", request["request_id"].as_str().unwrap());
     let (of_root, guidance) = (task == root, request["kind"] == "guidance");
     let reply = match (guidance, way) {
-        (_, 0) if !of_root => actor.hit(&format!("/v1/tasks/{task}/cancel")).await,
+        (_, 0) if !of_root => actor.cancel(task).await,
         (_, 1) if !of_root => {
             actor
                 .post(&path, &json!({"action": "reject", "then": "cancel"}))

@@ -266,10 +266,7 @@ async fn cancel_of_a_sub_agent_ends_its_own_sub_agents_too(on: On) {
     let root_id = root.str("/task_id");
     assert_eq!(open(&root).len(), 2);
     let analyst = id(&only(&app, &root_id, "analyst").await);
-    let canceled = app
-        .owner()
-        .hit(&format!("/v1/tasks/{analyst}/cancel"))
-        .await;
+    let canceled = app.owner().cancel(&analyst).await;
     canceled.assert_status(200, "Canceled");
     assert_eq!(canceled.str("/task_id"), analyst);
     let waits = still(&app, &root_id).await;

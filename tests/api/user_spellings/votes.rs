@@ -61,13 +61,7 @@ async fn other_spelling_of_the_owner_may_not_decide(on: On) {
         let inbox = twin().get("/v1/requests").await;
         assert_eq!(inbox.body["requests"], json!([]), "{other}");
         assert!(app.tool.ledger().is_empty());
-        assert_eq!(
-            twin()
-                .hit(&format!("/v1/tasks/{}/cancel", held.task))
-                .await
-                .status,
-            200
-        );
+        assert_eq!(twin().cancel(&held.task).await.status, 200);
     }
 }
 

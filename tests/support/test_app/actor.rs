@@ -40,6 +40,11 @@ impl Actor<'_> {
         self.post(&format!("/resume/{request}"), body).await
     }
 
+    /// Cancels a task.
+    pub async fn cancel(&self, task: &str) -> Reply {
+        self.hit(&format!("/v1/tasks/{task}/cancel")).await
+    }
+
     /// Sends a POST of any bytes, labelled as JSON.
     pub async fn bytes(&self, path: &str, bytes: Vec<u8>) -> Reply {
         self.exchange(Method::POST, path, Some(("application/json", bytes)))
