@@ -188,10 +188,7 @@ async fn task_is_checked_before_its_body_and_the_body_before_the_status(on: On) 
     }
     let message = app
         .owner()
-        .post(
-            &format!("/v1/tasks/{}/messages", held.task),
-            &json!({"input": "x"}),
-        )
+        .message(&held.task, &json!({"input": "x"}))
         .await;
     message.assert_code(409, "task_paused");
     assert_eq!(

@@ -86,10 +86,7 @@ async fn rejected_call_stays_rejected_until_the_users_next_message(on: On) {
     app.model
         .then(calls(&[("refund", r#"{"order":17,"amount":120}"#)]));
     let message = json!({"input": "I am sure, ask again", "supersede": true});
-    let asked = app
-        .owner()
-        .post(&format!("/v1/tasks/{}/messages", held.task), &message)
-        .await;
+    let asked = app.owner().message(&held.task, &message).await;
     assert_eq!(
         asked.body["pending"][0]["tool_calls"][0]["arguments"]["amount"], 120,
         "{}",

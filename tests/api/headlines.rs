@@ -188,10 +188,7 @@ async fn headline_of_a_withdrawn_request_says_why(on: On) {
     let held = app.held().await;
     app.model.then(text_answer("something else"));
     let body = json!({"input": "never mind", "supersede": true});
-    let next = app
-        .owner()
-        .post(&format!("/v1/tasks/{}/messages", held.task), &body)
-        .await;
+    let next = app.owner().message(&held.task, &body).await;
     assert_eq!(next.str("/status"), "Completed", "{}", next.text);
     let said = headline(&app, &held.request).await;
     assert_eq!(

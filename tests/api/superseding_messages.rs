@@ -21,10 +21,7 @@ async fn app(on: On) -> TestApp {
 async fn supersede(app: &TestApp, task: &str) -> Reply {
     app.model.then(text_answer("I see"));
     let body = json!({"input": "never mind", "supersede": true});
-    let reply = app
-        .owner()
-        .post(&format!("/v1/tasks/{task}/messages"), &body)
-        .await;
+    let reply = app.owner().message(task, &body).await;
     reply.assert_status(200, "Completed");
     assert_eq!(
         (&reply.body["output"], &reply.body["pending"]),
@@ -124,10 +121,7 @@ async fn request_of_any_kind_is_withdrawn_by_the_next_message(on: On) {
         let before = items(&app, &question.task).await;
         let refused = app
             .owner()
-            .post(
-                &format!("/v1/tasks/{}/messages", question.task),
-                &json!({"input": "x"}),
-            )
+            .message(&question.task, &json!({"input": "x"}))
             .await;
         assert_eq!(
             (refused.status, refused.str("/code").as_str()),
@@ -417,10 +411,7 @@ async fn started_call_becomes_unknown_and_later_calls_are_withdrawn(on: On) {
     app.model.then(calls(&[("lose", r#"{"order":3}"#)]));
     let again = app
         .owner()
-        .post(
-            &format!("/v1/tasks/{}/messages", question.task),
-            &json!({"input": "again"}),
-        )
+        .message(&question.task, &json!({"input": "again"}))
         .await;
     assert_eq!(
         Question::of(&again, "approval").request["tool_calls"][0]["verdict"],
@@ -437,10 +428,7 @@ async fn late_answer_is_told_which_request_is_pending_now(on: On) {
     let question = ask(&app, "guidance").await;
     app.model.then(calls(&[asks("confirmation")]));
     let body = json!({"input": "ask otherwise", "supersede": true});
-    let next = app
-        .owner()
-        .post(&format!("/v1/tasks/{}/messages", question.task), &body)
-        .await;
+    let next = app.owner().message(&question.task, &body).await;
     let open = Question::of(&next, "confirmation");
     let late = app
         .owner()

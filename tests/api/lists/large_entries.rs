@@ -205,10 +205,7 @@ async fn long_arguments_are_cut_in_lists_and_whole_where_they_are_decided(on: On
     let inbox = app.owner().get("/v1/requests").await;
     let listed = app.owner().get("/v1/tasks").await;
     let shown = app.owner().get(&format!("/v1/tasks/{id}")).await;
-    let refused = app
-        .owner()
-        .post(&format!("/v1/tasks/{id}/messages"), &json!({"input": "x"}))
-        .await;
+    let refused = app.owner().message(&id, &json!({"input": "x"})).await;
     for (place, request) in [
         ("the answer to a POST", &task.body["pending"][0]),
         ("the inbox", &inbox.body["requests"][0]),

@@ -59,9 +59,7 @@ async fn parent_keeps_its_description_of_a_sub_agent_and_a_new_sub_agent_is_curr
         "a new task has the current version"
     );
     let body = json!({"input": json!(["hello"]).to_string()});
-    app.owner()
-        .post(&format!("/v1/tasks/{root_id}/messages"), &body)
-        .await;
+    app.owner().message(&root_id, &body).await;
     let last = prompts(&app, "supervisor").last().unwrap().to_string();
     assert!(last.contains("Knows better by now."), "{last}");
     app.stop().await;

@@ -24,9 +24,7 @@ async fn cancel(app: &TestApp, task: &str) -> Reply {
 /// Sends the user's next message: the list of the turns that the supervisor makes next.
 async fn message(app: &TestApp, task: &str, turns: &[serde_json::Value], supersede: bool) -> Reply {
     let body = json!({"input": json!(turns).to_string(), "supersede": supersede});
-    app.owner()
-        .post(&format!("/v1/tasks/{task}/messages"), &body)
-        .await
+    app.owner().message(task, &body).await
 }
 
 #[apply(on_both)]

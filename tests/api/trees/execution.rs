@@ -234,10 +234,7 @@ async fn conversation_goes_on_after_a_superseding_message(on: On) {
     let root_id = root.str("/task_id");
     let next = json!([turn(&[give("scribe", &[json!("noted")])]), "end"]).to_string();
     let body = json!({"input": next, "supersede": true});
-    let end = app
-        .owner()
-        .post(&format!("/v1/tasks/{root_id}/messages"), &body)
-        .await;
+    let end = app.owner().message(&root_id, &body).await;
     assert_eq!(end.status, 200, "{}", end.text);
     end.assert_completed("end");
     let scribe = only(&app, &root_id, "scribe").await;

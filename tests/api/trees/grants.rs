@@ -58,10 +58,7 @@ async fn standing_decision_of_one_sub_agent_counts_for_its_sibling_until_the_use
     assert_eq!(app.tool.ledger().len(), 2);
 
     let more = json!({"input": json!([turn(&[pays("clerk", 3)]), "ok"]).to_string()});
-    let asks = app
-        .owner()
-        .post(&format!("/v1/tasks/{root_id}/messages"), &more)
-        .await;
+    let asks = app.owner().message(&root_id, &more).await;
     assert_eq!(
         (asks.str("/status").as_str(), open(&asks).len()),
         ("Paused", 1),

@@ -179,10 +179,7 @@ async fn tree_starts_no_more_sub_agents_per_message_than_its_limit(on: On) {
         (3, 1)
     );
     let body = json!({"input": json!([[give("clerk", &[json!("again")])], "end"]).to_string()});
-    let next = app
-        .owner()
-        .post(&format!("/v1/tasks/{root_id}/messages"), &body)
-        .await;
+    let next = app.owner().message(&root_id, &body).await;
     assert_eq!(next.str("/status"), "Completed", "{}", next.text);
     assert_eq!(
         (
@@ -309,13 +306,7 @@ async fn tree_that_failed_at_a_limit_goes_on_with_the_next_message(on: On) {
     .await;
     assert_eq!(failed.str("/status"), "Failed", "{}", failed.text);
     let body = json!({"input": json!([[give("clerk", &[json!("c")])], "end"]).to_string()});
-    let end = app
-        .owner()
-        .post(
-            &format!("/v1/tasks/{}/messages", failed.str("/task_id")),
-            &body,
-        )
-        .await;
+    let end = app.owner().message(&failed.str("/task_id"), &body).await;
     assert_eq!(end.status, 200, "{}", end.text);
     end.assert_completed("end");
     assert_invariants(&app, &failed.str("/task_id")).await;

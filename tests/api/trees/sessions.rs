@@ -78,10 +78,7 @@ async fn later_call_continues_the_same_conversation(on: On) {
     );
 
     let body = json!({"input": json!([[note("three")], "noted again"]).to_string()});
-    let again = app
-        .owner()
-        .post(&format!("/v1/tasks/{root_id}/messages"), &body)
-        .await;
+    let again = app.owner().message(&root_id, &body).await;
     assert_eq!(again.str("/output"), "noted again", "{}", again.text);
     assert_eq!(
         of(&app, &root_id, "scribe").await.len(),

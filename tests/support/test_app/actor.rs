@@ -45,6 +45,11 @@ impl Actor<'_> {
         self.hit(&format!("/v1/tasks/{task}/cancel")).await
     }
 
+    /// Sends a message to a task.
+    pub async fn message(&self, task: &str, body: &Value) -> Reply {
+        self.post(&format!("/v1/tasks/{task}/messages"), body).await
+    }
+
     /// Sends a POST of any bytes, labelled as JSON.
     pub async fn bytes(&self, path: &str, bytes: Vec<u8>) -> Reply {
         self.exchange(Method::POST, path, Some(("application/json", bytes)))
