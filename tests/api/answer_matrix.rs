@@ -56,7 +56,7 @@ fn with(body: &Value, name: &str, value: Value) -> Value {
 /// Returns the state that a refusal must not change: the journal, the task, the number of tool
 /// executions and the number of model calls.
 async fn state(app: &TestApp, task: &str) -> (Vec<Value>, Value, usize, usize) {
-    let shown = app.owner().get(&format!("/v1/tasks/{task}")).await;
+    let shown = app.owner().task(task).await;
     (
         items(app, task).await,
         shown.body,

@@ -186,7 +186,7 @@ async fn paused_task_survives_a_restart(on: On) {
     let mut app = TestApp::start(on).await;
     let held = app.held().await;
     app.restart().await;
-    let shown = app.owner().get(&format!("/v1/tasks/{}", held.task)).await;
+    let shown = app.owner().task(&held.task).await;
     assert_eq!(shown.str("/pending/0/request_id"), held.request);
     app.model.then(text_answer("refunded"));
     let done = app.owner().approve(&held.request).await;
@@ -258,7 +258,7 @@ async fn task_created_on_one_replica_is_approved_on_another() {
     app.model.then(text_answer("refunded"));
     let done = other.owner().approve(&held.request).await;
     assert_eq!(done.str("/status"), "Completed", "{}", done.text);
-    let here = app.owner().get(&format!("/v1/tasks/{}", held.task)).await;
+    let here = app.owner().task(&held.task).await;
     assert_eq!(here.body["output"], "refunded");
     assert_eq!(app.tool.ledger().len(), 1);
     other.stop().await;

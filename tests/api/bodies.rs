@@ -168,10 +168,7 @@ async fn metadata_comes_back_as_it_was_sent(on: On) {
         .send(Method::POST, "/v1/tasks", Some(("application/json", body)))
         .await;
     assert_eq!(reply.status, 201, "{}", reply.text);
-    let shown = app
-        .owner()
-        .get(&format!("/v1/tasks/{}", reply.str("/task_id")))
-        .await;
+    let shown = app.owner().task(&reply.str("/task_id")).await;
     let listed = app.owner().get("/v1/tasks").await;
     for text in [&reply.text, &shown.text, &listed.text] {
         assert!(
@@ -243,7 +240,7 @@ async fn body_of_more_than_100_000_values_is_refused_and_changes_nothing(on: On)
         r#"{{"decisions":{{"{}":{{"action":"edit","arguments":{{"a":X}}}}}}}}"#,
         held.call
     );
-    let before = app.owner().get(&format!("/v1/tasks/{}", held.task)).await;
+    let before = app.owner().task(&held.task).await;
     // A list of zeros replaces `X`. `around` is the number of JSON values in the body besides the
     // zeros.
     for (path, body, around) in [
@@ -293,7 +290,7 @@ async fn body_of_more_than_100_000_values_is_refused_and_changes_nothing(on: On)
             422
         );
     }
-    let after = app.owner().get(&format!("/v1/tasks/{}", held.task)).await;
+    let after = app.owner().task(&held.task).await;
     assert_eq!(before.text, after.text, "nothing changed");
     app.model.then(text_answer("ok"));
     let taken = app

@@ -54,11 +54,7 @@ async fn tell(app: &TestApp, attempts: &[Attempt<'_>]) {
 }
 
 async fn updated(app: &TestApp, held: &Held) -> Value {
-    app.owner()
-        .get(&format!("/v1/tasks/{}", held.task))
-        .await
-        .body["updated_at"]
-        .clone()
+    app.owner().task(&held.task).await.body["updated_at"].clone()
 }
 
 #[apply(on_both)]

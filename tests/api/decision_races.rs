@@ -128,7 +128,7 @@ async fn approval_racing_a_rejection_and_a_cancel_has_one_outcome(on: On) {
             approved.text,
             rejected.text
         );
-        let end = app.owner().get(&format!("/v1/tasks/{id}")).await;
+        let end = app.owner().task(&id).await;
         let ran = app.tool.ledger().len() - before;
         match end.str("/status").as_str() {
             "Completed" => assert_eq!((approved.status, ran), (200, 1), "{}", canceled.text),
@@ -224,7 +224,7 @@ async fn client_that_hangs_up_stops_nothing(on: On) {
     }
     app.tool.open();
     let waits = app.owner().header("prefer", "wait=30");
-    let done = waits.get(&format!("/v1/tasks/{}", held.task)).await;
+    let done = waits.task(&held.task).await;
     assert_eq!(done.str("/output"), "paid", "{}", done.text);
     assert_eq!(app.tool.ledger().len(), 1);
     app.stop().await;

@@ -63,7 +63,7 @@ async fn approve(app: &TestApp, held: &Held) {
 async fn stopped(app: &TestApp, held: &Held) -> String {
     app.owner()
         .header("prefer", "wait=30")
-        .get(&format!("/v1/tasks/{}", held.task))
+        .task(&held.task)
         .await
         .str("/status")
 }
@@ -120,7 +120,7 @@ async fn headline_of_an_unknown_outcome_says_that_a_person_is_asked(on: On) {
             "bob 已批准，但其结果未知，正在请人核实。"
         ]
     );
-    let task = app.owner().get(&format!("/v1/tasks/{}", held.task)).await;
+    let task = app.owner().task(&held.task).await;
     let asked = task.str("/pending/0/request_id");
     app.model.then(text_answer("ok"));
     app.tool.answers(200, "{}");

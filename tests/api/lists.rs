@@ -124,10 +124,7 @@ async fn overdue_request_is_pending_and_in_no_inbox_until_it_is_closed(on: On) {
         .await;
     late.assert_code(410, "request_expired");
     let shown = app.owner().get(&path).await;
-    let task = app
-        .owner()
-        .get(&format!("/v1/tasks/{}", question.task))
-        .await;
+    let task = app.owner().task(&question.task).await;
     let tasks = app.owner().get("/v1/tasks").await;
     let tree = app
         .owner()

@@ -108,7 +108,7 @@ async fn malformed_decision_changes_nothing(on: On) {
         422,
         "an empty body is no answer"
     );
-    let now = app.owner().get(&format!("/v1/tasks/{}", held.task)).await;
+    let now = app.owner().task(&held.task).await;
     assert_eq!(now.body["updated_at"], held.body["updated_at"]);
     assert_eq!(now.str("/pending/0/status"), "pending");
     assert!(app.tool.ledger().is_empty());
@@ -170,10 +170,7 @@ async fn only_people_a_rule_names_may_decide(on: On) {
             "{key}"
         );
         assert_eq!(
-            app.actor(key)
-                .get(&format!("/v1/tasks/{}", held.task))
-                .await
-                .status,
+            app.actor(key).task(&held.task).await.status,
             status,
             "{key}"
         );

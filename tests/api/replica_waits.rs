@@ -24,7 +24,7 @@ async fn wait_shows_the_commit_that_another_replica_made_before_it() {
     // The replica `app` last read the task when the task paused. The reply must show the end of the
     // task, which the replica `other` has committed since then.
     let waits = app.owner().header("prefer", "wait=5");
-    let shown = waits.get(&format!("/v1/tasks/{task}")).await;
+    let shown = waits.task(&task).await;
     assert_eq!(shown.str("/status"), "Completed", "{}", shown.text);
     let again = keyed.post("/v1/tasks", &body).await;
     assert_eq!(again.header("idempotency-replayed"), "true");

@@ -175,7 +175,7 @@ async fn errors_are_problems_with_a_page(on: On) {
         alice.get("/v1/nothing").await,
         app.anonymous().get("/v1/nothing").await,
         alice.get("/v1/tasks/not-an-id").await,
-        alice.get(&format!("/v1/tasks/{unknown}")).await,
+        alice.task(unknown).await,
         alice.approve(unknown).await,
     ];
     let deletion = alice.send(Method::DELETE, "/v1/tasks", None).await;

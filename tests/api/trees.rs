@@ -245,7 +245,7 @@ async fn completed(app: &TestApp, turns: &[Value]) -> Reply {
 }
 
 async fn task(app: &TestApp, id: &str) -> Reply {
-    let reply = app.owner().get(&format!("/v1/tasks/{id}")).await;
+    let reply = app.owner().task(id).await;
     assert_eq!(reply.status, 200, "{}", reply.text);
     reply
 }
@@ -253,11 +253,7 @@ async fn task(app: &TestApp, id: &str) -> Reply {
 /// Waits until the task no longer runs. Returns the task.
 pub(super) async fn still(app: &TestApp, id: &str) -> Reply {
     loop {
-        let reply = app
-            .owner()
-            .header("prefer", "wait=20")
-            .get(&format!("/v1/tasks/{id}"))
-            .await;
+        let reply = app.owner().header("prefer", "wait=20").task(id).await;
         reply.assert_header(200, "preference-applied", "wait=20");
         if reply.str("/status") != "Running" {
             return reply;

@@ -136,10 +136,7 @@ async fn session_of_a_key_is_its_user_in_every_spelling(on: On) {
     assert_eq!(browser().approve(&own.request).await.status, 403);
     assert_eq!(ids(&browser().get("/v1/tasks").await), [own.task.as_str()]);
     assert_eq!(
-        browser()
-            .get(&format!("/v1/tasks/{}", own.task))
-            .await
-            .str("/user_id"),
+        browser().task(&own.task).await.str("/user_id"),
         "bob",
         "as the file spells it"
     );

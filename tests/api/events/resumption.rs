@@ -63,10 +63,7 @@ async fn stream_that_is_cut_a_hundred_times_delivers_every_event_once(on: On) {
                 decided = true;
                 let request = app
                     .owner()
-                    .get(&format!(
-                        "/v1/tasks/{}",
-                        asked.data["task_id"].as_str().unwrap()
-                    ))
+                    .task(asked.data["task_id"].as_str().unwrap())
                     .await;
                 app.owner()
                     .approve(&request.str("/pending/0/request_id"))

@@ -93,7 +93,7 @@ async fn stream_that_joins_in_the_middle_has_the_events_of_the_first(on: On) {
     let mut late = second.until("caught_up").await;
     let mut part = third.until("caught_up").await;
     app.model.then(text_answer("All done."));
-    let task = app.owner().get(&format!("/v1/tasks/{}", held.task)).await;
+    let task = app.owner().task(&held.task).await;
     let path = format!("/resume/{}/approve", task.str("/pending/0/request_id"));
     assert_eq!(app.approver().hit(&path).await.str("/status"), "Completed");
     told.extend(first.rest().await);

@@ -49,10 +49,7 @@ async fn allowed_call_of_the_service_runs_and_its_result_is_answered(on: On) {
         (&items[2]["finish_reason"], &items[2]["turn"]),
         (&json!("gate"), &json!(1))
     );
-    let task = app
-        .owner()
-        .get(&format!("/v1/tasks/{}", call.str("/task_id")))
-        .await;
+    let task = app.owner().task(&call.str("/task_id")).await;
     assert_eq!(
         (
             &task.body["status"],

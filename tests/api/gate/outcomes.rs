@@ -53,10 +53,7 @@ async fn allowed_call_gets_a_permit_and_its_outcome_is_kept(on: On) {
     let body = json!({"key": "k1", "attempt": 1, "outcome": "succeeded", "content": "a.txt"});
     let done = report(&app, &body).await;
     assert_call(&done, 200, "allow", "settled", "succeeded");
-    let task = app
-        .owner()
-        .get(&format!("/v1/tasks/{}", call.str("/task_id")))
-        .await;
+    let task = app.owner().task(&call.str("/task_id")).await;
     task.assert_completed("a.txt");
     assert_eq!(report(&app, &body).await.status, 200);
     let other = report(&app, &json!({"key": "k1", "outcome": "failed"})).await;

@@ -18,10 +18,7 @@ const BIG: &str = "12345678901234567890123";
 /// which asks for a confirmation.
 async fn fill_in_guidance(app: &mut TestApp, task: &str, filled: &Value) -> Reply {
     app.restart().await;
-    let question = Question::of(
-        &app.owner().get(&format!("/v1/tasks/{task}")).await,
-        "guidance",
-    );
+    let question = Question::of(&app.owner().task(task).await, "guidance");
     assert_eq!(question.request["question"], "How long?");
     assert_eq!(
         question.request["details"],

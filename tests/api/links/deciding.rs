@@ -68,7 +68,7 @@ async fn link_rejects_with_what_its_person_wants_to_follow(on: On) {
         let task = app
             .owner()
             .header("prefer", "wait=20")
-            .get(&format!("/v1/tasks/{}", held.task))
+            .task(&held.task)
             .await;
         assert_eq!(task.str("/status"), status);
         let decision = &decisions(&app, &held.task).await[0];
@@ -201,7 +201,7 @@ async fn two_links_of_two_people_are_two_of_two_and_one_person_twice_is_not(on: 
     let task = app
         .owner()
         .header("prefer", "wait=20")
-        .get(&format!("/v1/tasks/{}", held.task))
+        .task(&held.task)
         .await;
     assert_eq!(
         (task.str("/status").as_str(), app.tool.ledger().len()),
@@ -273,7 +273,7 @@ async fn link_sealed_with_an_old_key_decides_while_the_key_is_configured() {
     app.model.then(text_answer("done"));
     assert_eq!(answer(&app, &path, "approve", &[]).await.status, 303);
     let waits = app.owner().header("prefer", "wait=60");
-    let done = waits.get(&format!("/v1/tasks/{}", held.task)).await;
+    let done = waits.task(&held.task).await;
     assert_eq!(done.str("/status"), "Completed", "{}", done.text);
     let gone = link("dora", &app.held().await.request);
     app.restart_with(|yaml| {

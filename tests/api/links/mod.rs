@@ -65,7 +65,7 @@ async fn press_from(app: &TestApp, path: &str, fields: &[(&str, &str)], origin: 
 /// Asserts the task's status.
 async fn ended(app: &TestApp, task: &str, status: &str) {
     app.owner().events(task, None).await;
-    let task = app.owner().get(&format!("/v1/tasks/{task}")).await;
+    let task = app.owner().task(task).await;
     assert_eq!(task.str("/status"), status, "{}", task.text);
 }
 

@@ -204,7 +204,7 @@ async fn long_arguments_are_cut_in_lists_and_whole_where_they_are_decided(on: On
     let (id, request) = (task.str("/task_id"), task.str("/pending/0/request_id"));
     let inbox = app.owner().get("/v1/requests").await;
     let listed = app.owner().get("/v1/tasks").await;
-    let shown = app.owner().get(&format!("/v1/tasks/{id}")).await;
+    let shown = app.owner().task(&id).await;
     let refused = app.owner().message(&id, &json!({"input": "x"})).await;
     for (place, request) in [
         ("the answer to a POST", &task.body["pending"][0]),

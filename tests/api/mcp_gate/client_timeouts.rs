@@ -94,10 +94,7 @@ async fn pending_record_has_the_tool_its_server_the_decoded_arguments_the_client
         record.text
     );
     assert_eq!(asked["target"], format!("POST {}/refund", app.tool.url));
-    let task = app
-        .owner()
-        .get(&format!("/v1/tasks/{}", record.str("/task_id")))
-        .await;
+    let task = app.owner().task(&record.str("/task_id")).await;
     assert_eq!(
         (
             task.str("/user_id").as_str(),

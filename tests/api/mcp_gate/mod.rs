@@ -121,7 +121,7 @@ async fn answer(app: &TestApp, held: &Reply, body: &Value) {
 
 /// Answers the held call of a task as Bob. `body` is the answer to the call.
 async fn answer_task(app: &TestApp, task: &str, body: &Value) {
-    let task = app.owner().get(&format!("/v1/tasks/{task}")).await;
+    let task = app.owner().task(task).await;
     let path = format!("/resume/{}", task.str("/pending/0/request_id"));
     let call = task.str("/pending/0/tool_calls/0/tool_call_id");
     let actor = app.approver().header("prefer", "wait=0");

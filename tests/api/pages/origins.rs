@@ -163,9 +163,7 @@ async fn foreign_page_can_neither_create_nor_approve(on: On) {
         if !accounts {
             other_hosts_and_proxies_are_refused(&app, &approve).await;
         }
-        let now = me()
-            .get(&format!("/v1/tasks/{}", held.str("/task_id")))
-            .await;
+        let now = me().task(&held.str("/task_id")).await;
         assert_eq!(
             now.body["updated_at"], held.body["updated_at"],
             "nothing changed"

@@ -12,7 +12,7 @@ use crate::support::test_app::{On, TestApp, WEB};
 /// Returns the status of the reply to a user who reads this task.
 async fn status_for(app: &TestApp, user: &str, task: &str) -> u16 {
     let reader = app.actor(WEB).header("holdpoint-user", user);
-    reader.get(&format!("/v1/tasks/{task}")).await.status
+    reader.task(task).await.status
 }
 
 #[apply(on_both)]
@@ -156,7 +156,7 @@ async fn call_approved_by_two_spellings_is_asked_again_after_ids_are_folded(on: 
         .await;
     rest.assert_status(200, "Paused");
     assert!(app.tool.ledger().is_empty());
-    let asked = app.owner().get(&format!("/v1/tasks/{task}")).await;
+    let asked = app.owner().task(&task).await;
     assert_eq!(
         asked.body["pending"].as_array().unwrap().len(),
         1,

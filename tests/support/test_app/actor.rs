@@ -50,6 +50,11 @@ impl Actor<'_> {
         self.post(&format!("/v1/tasks/{task}/messages"), body).await
     }
 
+    /// Gets a task.
+    pub async fn task(&self, task: &str) -> Reply {
+        self.get(&format!("/v1/tasks/{task}")).await
+    }
+
     /// Sends a POST of any bytes, labelled as JSON.
     pub async fn bytes(&self, path: &str, bytes: Vec<u8>) -> Reply {
         self.exchange(Method::POST, path, Some(("application/json", bytes)))

@@ -44,11 +44,7 @@ async fn client_waits_for_a_sub_agent_as_for_a_root(on: On) {
     );
     assert_eq!(shown.body["pending"].as_array().unwrap().len(), 1);
     let analyst = id(&only(&app, &root_id, "analyst").await);
-    let zero = app
-        .owner()
-        .header("prefer", "wait=0")
-        .get(&format!("/v1/tasks/{analyst}"))
-        .await;
+    let zero = app.owner().header("prefer", "wait=0").task(&analyst).await;
     assert_eq!(zero.str("/status"), "Running");
     let (waited, ()) = tokio::join!(still(&app, &analyst), async { app.tool.open() });
     waited.assert_completed("analyst: looked");
