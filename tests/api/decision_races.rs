@@ -139,7 +139,7 @@ async fn approval_racing_a_rejection_and_a_cancel_has_one_outcome(on: On) {
             ),
             other => panic!("{other}: {}", end.text),
         }
-        let results = app.owner().get(&format!("/v1/tasks/{id}/items")).await;
+        let results = app.owner().items(&id).await;
         let count = results.body["items"]
             .as_array()
             .unwrap()

@@ -307,16 +307,10 @@ async fn each_endpoint_of_a_request_serves_only_the_people_its_rule_names(on: On
         all.push(ask(&app, &owner, turn).await);
     }
     for asked in &all {
-        let before = owner
-            .get(&format!("/v1/tasks/{}/items", asked.task))
-            .await
-            .text;
+        let before = owner.items(&asked.task).await.text;
         everything(&app, TABLE, asked).await;
         assert_eq!(
-            owner
-                .get(&format!("/v1/tasks/{}/items", asked.task))
-                .await
-                .text,
+            owner.items(&asked.task).await.text,
             before,
             "reading changes nothing"
         );

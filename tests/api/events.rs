@@ -62,10 +62,7 @@ async fn task_is_watched_from_its_creation_to_its_end(on: On) {
     ];
     assert_eq!(names(&after), expected);
     assert_eq!(numbers(&after), [7, 8, 9, 10, 11, 12]);
-    let items = app
-        .owner()
-        .get(&format!("/v1/tasks/{}/items", held.task))
-        .await;
+    let items = app.owner().items(&held.task).await;
     for (event, item) in durable(&before)
         .iter()
         .chain(&after)

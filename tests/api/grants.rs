@@ -84,10 +84,7 @@ async fn standing_decisions_are_listed_and_ended(on: On) {
         (second.str("/status").as_str(), app.tool.count()),
         ("Completed", 2)
     );
-    let items = app
-        .owner()
-        .get(&format!("/v1/tasks/{}/items", second.str("/task_id")))
-        .await;
+    let items = app.owner().items(&second.str("/task_id")).await;
     let judged = items.body["items"]
         .as_array()
         .unwrap()

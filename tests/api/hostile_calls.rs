@@ -64,10 +64,7 @@ async fn hostile_arguments_never_run_whatever_the_rule_says(on: On) {
                 "{arguments}: {}",
                 done.text
             );
-            let items = app
-                .owner()
-                .get(&format!("/v1/tasks/{}/items", done.str("/task_id")))
-                .await;
+            let items = app.owner().items(&done.str("/task_id")).await;
             assert!(
                 items.text.contains(r#""verdict":"invalid""#),
                 "{arguments}: {}",
@@ -171,10 +168,7 @@ async fn secrets_in_responses_are_redacted(on: On) {
         .then(calls(&[("refund", r#"{"order":1,"amount":5}"#)]))
         .then(text_answer("the key is sk-model-key-0123456789"));
     let done = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
-    let items = app
-        .owner()
-        .get(&format!("/v1/tasks/{}/items", done.str("/task_id")))
-        .await;
+    let items = app.owner().items(&done.str("/task_id")).await;
     for text in [&done.text, &items.text, &app.model.sent()[1].to_string()] {
         assert!(
             !text.contains("tool-secret-0123456789") && !text.contains("sk-model-key-0123456789"),
@@ -204,10 +198,7 @@ async fn model_answer_of_more_than_256_calls_fails_the_task_and_stores_nothing(o
             asked + 1,
             "the model is not asked again"
         );
-        let items = app
-            .owner()
-            .get(&format!("/v1/tasks/{}/items", failed.str("/task_id")))
-            .await;
+        let items = app.owner().items(&failed.str("/task_id")).await;
         let types: Vec<_> = items.body["items"]
             .as_array()
             .unwrap()

@@ -52,10 +52,7 @@ async fn call_that_was_cut_off_runs_nothing(on: On) {
         let done = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
         assert_eq!(done.str("/status"), "Completed", "{}", done.text);
         assert!(app.tool.ledger().is_empty());
-        let items = app
-            .owner()
-            .get(&format!("/v1/tasks/{}/items", done.str("/task_id")))
-            .await;
+        let items = app.owner().items(&done.str("/task_id")).await;
         let results = items.body["items"]
             .as_array()
             .unwrap()

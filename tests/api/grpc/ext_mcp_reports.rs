@@ -36,7 +36,7 @@ async fn report(grpc: &mut Grpc, task: &str, result: &str) {
 
 /// Returns the type, the outcome and the content of each result in a task's journal.
 async fn results(app: &TestApp, task: &str) -> Vec<(String, String, String)> {
-    let reply = app.owner().get(&format!("/v1/tasks/{task}/items")).await;
+    let reply = app.owner().items(task).await;
     let text = |item: &Value, member: &str| item[member].as_str().unwrap().to_owned();
     let items = reply.body["items"].as_array().unwrap();
     items

@@ -31,10 +31,7 @@ async fn timeline_of_a_task_is_its_journal_in_order(on: On) {
         .skip(1)
         .filter_map(|part| part.split('#').nth(1)?.split(' ').next()?.parse().ok())
         .collect();
-    let items = app
-        .owner()
-        .get(&format!("/v1/tasks/{}/items", held.task))
-        .await;
+    let items = app.owner().items(&held.task).await;
     let count = i64::try_from(items.body["items"].as_array().unwrap().len()).unwrap();
     assert_eq!(numbers, (1..=count).collect::<Vec<_>>());
     for part in [

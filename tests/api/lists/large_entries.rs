@@ -232,7 +232,7 @@ async fn long_arguments_are_cut_in_lists_and_whole_where_they_are_decided(on: On
         assert!(fits["arguments"].is_object(), "{place}");
     }
     let whole = app.owner().get(&format!("/resume/{request}")).await;
-    let items = app.owner().get(&format!("/v1/tasks/{id}/items")).await;
+    let items = app.owner().items(&id).await;
     let items = items.body["items"].as_array().unwrap();
     let asked = items
         .iter()

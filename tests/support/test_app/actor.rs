@@ -55,6 +55,11 @@ impl Actor<'_> {
         self.get(&format!("/v1/tasks/{task}")).await
     }
 
+    /// Gets the items of a task's journal.
+    pub async fn items(&self, task: &str) -> Reply {
+        self.get(&format!("/v1/tasks/{task}/items")).await
+    }
+
     /// Sends a POST of any bytes, labelled as JSON.
     pub async fn bytes(&self, path: &str, bytes: Vec<u8>) -> Reply {
         self.exchange(Method::POST, path, Some(("application/json", bytes)))
