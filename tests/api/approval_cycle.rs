@@ -84,7 +84,7 @@ async fn held_call_runs_once_when_it_is_approved(on: On) {
     assert_eq!(ledger[0].header("holdpoint-decided-by"), "alice");
     assert!(ledger[0].header("traceparent").starts_with("00-"));
 
-    let request = app.owner().get(&format!("/resume/{}", held.request)).await;
+    let request = app.owner().request(&held.request).await;
     assert_eq!(request.str("/status"), "resumed");
     assert_eq!(request.str("/decision/action"), "approve");
     assert_eq!(request.str("/decision/by"), "alice");

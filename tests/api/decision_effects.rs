@@ -32,7 +32,7 @@ async fn edited_arguments_are_what_runs_and_what_the_model_is_told(on: On) {
         ),
         (text, "alice")
     );
-    let request = app.owner().get(&format!("/resume/{}", held.request)).await;
+    let request = app.owner().request(&held.request).await;
     assert_eq!(
         request.body["tool_calls"][0]["arguments_text"], r#"{"order": 17, "amount": 120}"#,
         "the request keeps its arguments"

@@ -205,12 +205,7 @@ async fn deciding(app: &TestApp, person: &Person, request: &str) -> Vec<u16> {
 /// returns, for each page, whether it has a form or button that posts to the page's own address.
 async fn looking(app: &TestApp, person: &Person, request: &str) -> (Vec<u16>, Vec<bool>) {
     let (mut statuses, mut buttons) = (Vec::new(), Vec::new());
-    statuses.push(
-        actor(app, person)
-            .get(&format!("/resume/{request}"))
-            .await
-            .status,
-    );
+    statuses.push(actor(app, person).request(request).await.status);
     for suffix in ["", "/approve", "/reject"] {
         let path = format!("/resume/{request}{suffix}");
         let page = actor(app, person)
@@ -286,7 +281,7 @@ async fn everything(app: &TestApp, people: &[Person], asked: &RequestSpec) {
                 "{about}: a button only for a caller who may decide"
             );
             if may_read {
-                let shown = actor(app, person).get(&format!("/resume/{request}")).await;
+                let shown = actor(app, person).request(request).await;
                 assert_eq!(shown.body["can_decide"], may, "{about}");
                 assert_eq!(
                     shown.body["allowed_actions"].as_array().unwrap().is_empty(),
@@ -354,7 +349,7 @@ async fn each_request_is_answered_by_its_people_and_records_the_decider(on: On) 
     assert_eq!(fay.hit(&path).await.str("/status"), "Paused");
     let again = fay.hit(&path).await;
     again.assert_text(409, "/decision/by", "fay");
-    let shown = fay.get(&format!("/resume/{two}")).await;
+    let shown = fay.request(two).await;
     assert_eq!(
         (&shown.body["can_decide"], &shown.body["status"]),
         (&json!(false), &json!("pending"))
@@ -374,7 +369,7 @@ async fn each_request_is_answered_by_its_people_and_records_the_decider(on: On) 
             "{by}: {}",
             done.text
         );
-        let shown = owner.get(&format!("/resume/{request}")).await;
+        let shown = owner.request(request).await;
         assert_eq!(
             (
                 shown.str("/decision/by").as_str(),
@@ -385,7 +380,7 @@ async fn each_request_is_answered_by_its_people_and_records_the_decider(on: On) 
             shown.text
         );
         assert_eq!(shown.str("/decision/door"), "key", "{}", shown.text);
-        let seen = actor.get(&format!("/resume/{request}")).await;
+        let seen = actor.request(request).await;
         assert_eq!(seen.status, 200, "a decider still reads it: {}", seen.text);
     }
     let ledger = app.tool.ledger();
@@ -416,7 +411,7 @@ async fn every_endpoint_is_open_and_one_approval_suffices_without_accounts(on: O
         let inbox = app.anonymous().get("/v1/requests").await;
         for (rule, request) in &asked.questions {
             assert!(inbox.text.contains(request.as_str()), "{}", RULES[*rule].0);
-            let shown = app.anonymous().get(&format!("/resume/{request}")).await;
+            let shown = app.anonymous().request(request).await;
             assert_eq!(
                 (shown.status, &shown.body["can_decide"]),
                 (200, &json!(true))

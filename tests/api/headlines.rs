@@ -27,7 +27,7 @@ async fn headline(app: &TestApp, request: &str) -> [String; 2] {
             .approver()
             .header("accept", "text/html")
             .header("accept-language", language);
-        let page = reader.get(&format!("/resume/{request}")).await;
+        let page = reader.request(request).await;
         assert_eq!(page.status, 200, "{}", page.text);
         let between = |start: &str, end: &str| {
             let (_, rest) = page

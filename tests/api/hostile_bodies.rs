@@ -50,10 +50,7 @@ async fn body_that_names_very_many_calls_is_refused_quickly(on: On) {
         .expect("it is read once");
     reply.assert_code(422, "invalid");
     assert_eq!(
-        app.owner()
-            .get(&format!("/resume/{}", held.request))
-            .await
-            .str("/status"),
+        app.owner().request(&held.request).await.str("/status"),
         "pending"
     );
     app.stop().await;
@@ -107,10 +104,7 @@ async fn decision_with_a_call_or_digest_of_another_request_changes_nothing(on: O
     );
     for held in [held, other] {
         assert_eq!(
-            app.owner()
-                .get(&format!("/resume/{}", held.request))
-                .await
-                .str("/status"),
+            app.owner().request(&held.request).await.str("/status"),
             "pending"
         );
     }

@@ -342,10 +342,7 @@ async fn deadline_is_told_within_a_second_although_nothing_has_closed_the_reques
     let told = next(&mut watch, "request.gone").await;
     assert_eq!(told.data, gone(&request, "expired", 0));
     assert_eq!(
-        app.approver()
-            .get(&format!("/resume/{request}"))
-            .await
-            .str("/status"),
+        app.approver().request(&request).await.str("/status"),
         "pending"
     );
     clock.go_on();

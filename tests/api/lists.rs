@@ -82,7 +82,7 @@ async fn damaged_request_hides_no_other_request_or_task_of_a_list(on: On) {
     let page = app
         .approver()
         .header("accept", "text/html")
-        .get(&format!("/resume/{}", first.request))
+        .request(&first.request)
         .await;
     assert!(
         page.text
@@ -98,13 +98,7 @@ async fn damaged_request_hides_no_other_request_or_task_of_a_list(on: On) {
             .status,
         200
     );
-    assert_eq!(
-        app.approver()
-            .get(&format!("/resume/{}", damaged.request))
-            .await
-            .status,
-        500
-    );
+    assert_eq!(app.approver().request(&damaged.request).await.status, 500);
     app.stop().await;
 }
 

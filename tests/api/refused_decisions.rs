@@ -162,10 +162,7 @@ async fn only_people_a_rule_names_may_decide(on: On) {
     assert_eq!(app.anonymous().hit(&path).await.status, 401);
     for (key, status) in [(BOB, 200), (CAROL, 403), (OTHER, 404)] {
         assert_eq!(
-            app.actor(key)
-                .get(&format!("/resume/{}", held.request))
-                .await
-                .status,
+            app.actor(key).request(&held.request).await.status,
             status,
             "{key}"
         );
@@ -193,10 +190,7 @@ async fn only_people_a_rule_names_may_decide(on: On) {
         .header("holdpoint-groups", "finance");
     let done = web.hit(&path).await;
     assert_eq!(done.str("/status"), "Completed", "{}", done.text);
-    let request = app
-        .approver()
-        .get(&format!("/resume/{}", held.request))
-        .await;
+    let request = app.approver().request(&held.request).await;
     assert_eq!(
         (request.str("/decision/by"), request.str("/decision/via")),
         ("zoe".to_owned(), "web".to_owned())

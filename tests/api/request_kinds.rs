@@ -181,7 +181,7 @@ pub async fn items(app: &TestApp, task: &str) -> Vec<Value> {
 
 /// Returns the request as its owner sees it now.
 pub async fn request(app: &TestApp, id: &str) -> Value {
-    let reply = app.owner().get(&format!("/resume/{id}")).await;
+    let reply = app.owner().request(id).await;
     assert_eq!(reply.status, 200, "{}", reply.text);
     reply.body
 }

@@ -187,7 +187,7 @@ async fn decide(actor: Actor<'_>, request: &str) -> Reply {
 }
 
 async fn shown(app: &TestApp, request: &str) -> Value {
-    about(&app.owner().get(&format!("/resume/{request}")).await.body)
+    about(&app.owner().request(request).await.body)
 }
 
 fn of<'e>(events: &'e [Event], name: &str, request: &str) -> Vec<&'e Value> {

@@ -265,7 +265,7 @@ async fn calls_of_a_removed_gate_are_not_among_the_tasks(on: On) {
     let shown = app
         .approver()
         .header("accept", "text/html")
-        .get(&format!("/resume/{}", held.str("/request/request_id")))
+        .request(&held.str("/request/request_id"))
         .await
         .text;
     let found = [

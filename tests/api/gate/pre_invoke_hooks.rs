@@ -54,7 +54,7 @@ async fn reviewer_sees_the_tool_and_its_parameters_before_the_tool_is_invoked(on
     let held = ask(&app, &refund(120), 0).await;
     let shown = app
         .approver()
-        .get(&format!("/resume/{}", held.str("/request/request_id")))
+        .request(&held.str("/request/request_id"))
         .await;
     let call = &shown.body["tool_calls"][0];
     assert_eq!(

@@ -188,7 +188,7 @@ async fn edited_call_is_mutated_and_its_other_members_stay(on: On) {
     let app = guardrails(on, REQUIRED).await;
     let mut grpc = Grpc::to(&app).await;
     let first = held(&mut grpc, MAKE).await;
-    let shown = app.owner().get(&format!("/resume/{first}")).await;
+    let shown = app.owner().request(&first).await;
     assert!(
         shown.body["allowed_actions"].to_string().contains("edit"),
         "{}",

@@ -245,10 +245,7 @@ async fn task_page_cancels_the_task_for_those_who_may_in_two_steps(on: On) {
         "{after}"
     );
     assert_eq!(
-        app.owner()
-            .get(&format!("/resume/{}", held.request))
-            .await
-            .str("/status"),
+        app.owner().request(&held.request).await.str("/status"),
         "withdrawn"
     );
     let again = app

@@ -31,7 +31,7 @@ async fn is_only_read(app: &TestApp, path: &str, request: &str, answers: &[&[(&s
         );
         assert!(!shown.text.contains("<form"), "{}", shown.text);
     }
-    let as_owner = app.owner().get(&format!("/resume/{request}")).await;
+    let as_owner = app.owner().request(request).await;
     let digest = as_owner.str("/digest");
     for fields in answers {
         let fields = [&[("digest", digest.as_str())][..], fields].concat();
@@ -43,7 +43,7 @@ async fn is_only_read(app: &TestApp, path: &str, request: &str, answers: &[&[(&s
             reply.text
         );
     }
-    let now = app.owner().get(&format!("/resume/{request}")).await;
+    let now = app.owner().request(request).await;
     assert_eq!(now.str("/status"), "pending");
     assert!(!now.text.contains("\"door\":\"link\""), "{}", now.text);
 }
@@ -122,10 +122,7 @@ async fn link_changes_no_call_and_gives_it_no_result(on: On) {
         assert_eq!(reply.status, 422, "{}", reply.text);
     }
     assert_eq!(
-        app.owner()
-            .get(&format!("/resume/{}", held.request))
-            .await
-            .str("/status"),
+        app.owner().request(&held.request).await.str("/status"),
         "pending"
     );
     assert_eq!(app.tool.ledger().len(), 0);

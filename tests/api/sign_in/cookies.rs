@@ -21,7 +21,7 @@ async fn cookie_and_links_follow_the_public_url(on: On) {
     let asked = app
         .anonymous()
         .header("accept", HTML)
-        .get(&format!("/resume/{}", held.request))
+        .request(&held.request)
         .await;
     assert_eq!(
         asked.header("location"),

@@ -91,7 +91,7 @@ async fn request_of_a_sub_agent_is_shown_at_its_root(on: On) {
     let page = app
         .owner()
         .header("accept", "text/html")
-        .get(&format!("/resume/{request}"))
+        .request(request)
         .await;
     assert!(page.text.contains("supervisor › analyst"), "{}", page.text);
 
@@ -111,7 +111,7 @@ async fn request_of_a_sub_agent_is_shown_at_its_root(on: On) {
         (id(&analyst).as_str(), "alice")
     );
     assert_eq!(ledger[0].header("holdpoint-decided-by"), "alice");
-    let decided = app.owner().get(&format!("/resume/{request}")).await;
+    let decided = app.owner().request(request).await;
     assert_eq!(
         (decided.str("/status"), decided.str("/decision/action")),
         ("resumed".to_owned(), "approve".to_owned())

@@ -58,7 +58,7 @@ async fn rejection_cancels_the_asking_sub_agent_and_its_parent_is_told(on: On) {
         [("refund", "rejected")]
     );
     assert_eq!(only(&app, &root_id, "clerk").await["status"], "Paused");
-    let decided = app.owner().get(&format!("/resume/{analysts}")).await;
+    let decided = app.owner().request(&analysts).await;
     assert_eq!(
         (decided.str("/decision/then"), decided.str("/status")),
         ("cancel".to_owned(), "resumed".to_owned())
@@ -95,10 +95,7 @@ async fn rejection_with_cancel_root_ends_the_whole_tree(on: On) {
     assert_eq!(late.str("/request/status"), "withdrawn");
     assert_eq!(late.body["pending"], json!([]));
     assert_eq!(
-        app.owner()
-            .get(&format!("/resume/{analysts}"))
-            .await
-            .str("/decision/then"),
+        app.owner().request(&analysts).await.str("/decision/then"),
         "cancel_root"
     );
     let journal = items(&app, &root_id).await;

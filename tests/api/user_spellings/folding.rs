@@ -107,9 +107,7 @@ async fn stored_votes_of_two_spellings_count_once_after_ids_are_folded(on: On) {
         "zoe and bob are two: {}",
         third.text
     );
-    let shown = finance(&app, "eve")
-        .get(&format!("/resume/{}", other.request))
-        .await;
+    let shown = finance(&app, "eve").request(&other.request).await;
     assert_eq!(
         (&shown.body["status"], &shown.body["can_decide"]),
         (&json!("pending"), &json!(true))

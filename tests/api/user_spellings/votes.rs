@@ -175,9 +175,7 @@ async fn other_spelling_of_an_editor_cannot_approve_the_edit(on: On) {
     let request = edited.str("/pending/0/request_id");
     let again = Held { request, ..first };
     for spelling in ["Zoé", "zoé", "ZOÉ"] {
-        let seen = finance(&app, spelling)
-            .get(&format!("/resume/{}", again.request))
-            .await;
+        let seen = finance(&app, spelling).request(&again.request).await;
         assert_eq!(
             seen.body["allowed_actions"],
             json!(["reject", "edit"]),

@@ -60,6 +60,11 @@ impl Actor<'_> {
         self.get(&format!("/v1/tasks/{task}/items")).await
     }
 
+    /// Gets a request.
+    pub async fn request(&self, request: &str) -> Reply {
+        self.get(&format!("/resume/{request}")).await
+    }
+
     /// Sends a POST of any bytes, labelled as JSON.
     pub async fn bytes(&self, path: &str, bytes: Vec<u8>) -> Reply {
         self.exchange(Method::POST, path, Some(("application/json", bytes)))
