@@ -202,7 +202,7 @@ async fn allowed_calls_run_unasked_and_denied_ones_never(on: On) {
             ("lookup", r#"{"order":1}"#),
         ]))
         .then(text_answer("ok"));
-    let done = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
+    let done = app.owner().create_task("go").await;
     done.assert_status(201, "Completed");
     let ran: Vec<_> = app
         .tool
@@ -230,10 +230,7 @@ async fn message_to_a_completed_task_continues_the_conversation(on: On) {
     app.model
         .then(text_answer("hello"))
         .then(text_answer("again"));
-    let task = app
-        .owner()
-        .post("/v1/tasks", &json!({"input": "one"}))
-        .await;
+    let task = app.owner().create_task("one").await;
     let path = format!("/v1/tasks/{}/messages", task.str("/task_id"));
     let done = app.owner().post(&path, &json!({"input": "two"})).await;
     done.assert_text(200, "/output", "again");
@@ -268,10 +265,7 @@ async fn anyone_may_decide_without_accounts() {
     app.model
         .then(calls(&[("refund", r#"{"order":1,"amount":500}"#)]))
         .then(text_answer("ok"));
-    let held = app
-        .anonymous()
-        .post("/v1/tasks", &json!({"input": "go"}))
-        .await;
+    let held = app.anonymous().create_task("go").await;
     assert_eq!(held.body["user_id"], "local");
     assert_eq!(held.body["pending"][0]["can_decide"], Value::Bool(true));
     let done = app

@@ -46,7 +46,7 @@ async fn every_call_of_a_turn_has_one_result_in_order(on: On) {
         ] {
             let before = (app.model.sent().len(), app.tool.ledger().len());
             app.model.then(calls(&turn)).then(text_answer("ok"));
-            let task = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
+            let task = app.owner().create_task("go").await;
             assert_eq!(task.str("/status"), "Paused", "{}", task.text);
             assert_eq!(
                 task.body["pending"].as_array().unwrap().len(),
@@ -106,7 +106,7 @@ async fn provider_call_ids_that_repeat_or_are_missing_are_made_unique(on: On) {
         .then(calls(&[SAFE]))
         .then(twice)
         .then(text_answer("ok"));
-    let done = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
+    let done = app.owner().create_task("go").await;
     assert_eq!(done.str("/status"), "Completed", "{}", done.text);
     let last = app.model.sent().pop().unwrap();
     let messages = last["messages"].as_array().unwrap();
@@ -176,7 +176,7 @@ async fn truncated_answer_runs_none_of_its_calls(on: On) {
     let mut cut = calls(&[SAFE]);
     cut["choices"][0]["finish_reason"] = json!("length");
     app.model.then(cut).then(text_answer("ok"));
-    let done = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
+    let done = app.owner().create_task("go").await;
     assert_eq!(done.str("/status"), "Completed", "{}", done.text);
     assert!(app.tool.ledger().is_empty());
     app.stop().await;
@@ -188,7 +188,7 @@ async fn model_failure_after_a_tool_ran_loses_nothing(on: On) {
     app.model
         .then(calls(&[("refund", r#"{"order":1,"amount":5}"#)]))
         .then_fails(400);
-    let failed = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
+    let failed = app.owner().create_task("go").await;
     failed.assert_status(201, "Failed");
     assert_eq!(failed.str("/error/code"), "model_failed");
     let path = format!("/v1/tasks/{}", failed.str("/task_id"));
@@ -216,7 +216,7 @@ async fn unknown_outcome_opens_a_reconcile_request_and_is_never_repeated_silentl
     app.tool.answers(502, "bad gateway");
     app.model
         .then(calls(&[("refund", r#"{"order":1,"amount":5}"#), SAFE]));
-    let task = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
+    let task = app.owner().create_task("go").await;
     assert_eq!(task.str("/pending/0/kind"), "reconcile", "{}", task.text);
     assert_eq!(task.body["pending"][0]["approval_url"], Value::Null);
     assert!(task.body["pending"][0]["details"]["problem"].is_string());
@@ -254,7 +254,7 @@ async fn repeatable_call_is_repeated_with_the_same_key(on: On) {
     let app = TestApp::start(on).await;
     app.tool.answers(504, "");
     app.model.then(calls(&[SAFE])).then(text_answer("ok"));
-    let done = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
+    let done = app.owner().create_task("go").await;
     assert_eq!(done.str("/status"), "Completed", "{}", done.text);
     let ledger = app.tool.ledger();
     assert_eq!(ledger.len(), 3, "three attempts in all");

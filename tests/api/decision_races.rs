@@ -24,7 +24,7 @@ async fn approved_by_all_at_once(app: &TestApp, other: Option<&TestApp>, times: 
         }
     });
     for round in 1..=times {
-        let task = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
+        let task = app.owner().create_task("go").await;
         let path = format!("/resume/{}/approve", task.str("/pending/0/request_id"));
         let replies = join_all((0..RACERS).map(|racer| {
             let path = path.clone();
@@ -112,7 +112,7 @@ async fn approval_racing_a_rejection_and_a_cancel_has_one_outcome(on: On) {
     });
     for _ in 0..25 {
         let before = app.tool.ledger().len();
-        let task = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
+        let task = app.owner().create_task("go").await;
         let (id, request) = (task.str("/task_id"), task.str("/pending/0/request_id"));
         let owner = app.owner();
         let (approve, reject, cancel) = (
@@ -162,7 +162,7 @@ async fn answered_cancel_lets_nothing_start_and_a_result_in_flight_is_late(on: O
     let task = app
         .owner()
         .header("prefer", "respond-async")
-        .post("/v1/tasks", &json!({"input": "go"}))
+        .create_task("go")
         .await;
     assert_eq!(task.status, 202, "{}", task.text);
     app.tool.reached(1).await;

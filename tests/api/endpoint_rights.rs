@@ -143,7 +143,7 @@ pub(super) struct RequestSpec {
 pub(super) async fn ask(app: &TestApp, owner: &Actor<'_>, turn: [usize; 2]) -> RequestSpec {
     app.model
         .then(calls(&turn.map(|rule| (RULES[rule].0, "{}"))));
-    let reply = owner.post("/v1/tasks", &json!({"input": "go"})).await;
+    let reply = owner.create_task("go").await;
     let pending = reply.body["pending"]
         .as_array()
         .unwrap_or_else(|| panic!("{}", reply.text));

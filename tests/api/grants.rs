@@ -76,10 +76,7 @@ async fn standing_decisions_are_listed_and_ended(on: On) {
     assert_eq!(app.anonymous().get("/v1/grants").await.status, 401);
     app.model.then(calls(&[("refund", LARGE)]));
     app.model.then(text_answer("done"));
-    let second = app
-        .owner()
-        .post("/v1/tasks", &json!({"input": "again"}))
-        .await;
+    let second = app.owner().create_task("again").await;
     assert_eq!(
         (second.str("/status").as_str(), app.tool.count()),
         ("Completed", 2)
@@ -181,9 +178,7 @@ async fn call_whose_arguments_say_that_it_needs_no_approval_is_held_or_not_run(o
     let asks = async |claim: &str| {
         let arguments = format!(r#"{{"order": 17, "amount": 120, {claim}}}"#);
         app.model.then(calls(&[("refund", &arguments)]));
-        app.owner()
-            .post("/v1/tasks", &json!({"input": "please"}))
-            .await
+        app.owner().create_task("please").await
     };
     let held = asks(r#""requires_approval": false"#).await;
     assert_eq!(
@@ -217,7 +212,7 @@ async fn one_answer_about_several_calls_gives_one_standing_decision_with_its_lim
     let refunds = [150, 160].map(|amount| json!({"order": 17, "amount": amount}).to_string());
     let both = refunds.each_ref().map(|text| ("refund", text.as_str()));
     app.model.then(calls(&both));
-    let held = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
+    let held = app.owner().create_task("go").await;
     app.model.then(text_answer("done"));
     let path = format!("/resume/{}", held.str("/pending/0/request_id"));
     let answer = json!({"action": "approve", "remember": wish("owner", "1h")});
@@ -241,7 +236,7 @@ async fn one_answer_about_several_calls_gives_one_standing_decision_with_its_lim
     {
         app.model.then(calls(&[("refund", LARGE)]));
         app.model.then(text_answer("done"));
-        let task = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
+        let task = app.owner().create_task("go").await;
         assert_eq!(task.str("/status"), status, "{number}: {}", task.text);
     }
     app.stop().await;
@@ -328,9 +323,7 @@ async fn service_without_accounts_remembers_and_ends_too(on: On) {
     let app = TestApp::with(on, &yaml("{ groups: [finance] }")).await;
     let created = async || {
         app.model.then(calls(&[("refund", LARGE)]));
-        app.anonymous()
-            .post("/v1/tasks", &json!({"input": "please"}))
-            .await
+        app.anonymous().create_task("please").await
     };
     let first = created().await;
     app.model.then(text_answer("done"));
@@ -342,10 +335,7 @@ async fn service_without_accounts_remembers_and_ends_too(on: On) {
     );
     app.model.then(calls(&[("refund", LARGE)]));
     app.model.then(text_answer("done"));
-    let second = app
-        .anonymous()
-        .post("/v1/tasks", &json!({"input": "again"}))
-        .await;
+    let second = app.anonymous().create_task("again").await;
     assert_eq!(second.str("/status"), "Completed");
     let grant = listed(app.anonymous()).await.remove(0);
     assert_eq!(

@@ -208,7 +208,7 @@ async fn headline_of_an_edit_or_of_several_calls_says_what_was_decided(on: On) {
         ("refund", r#"{"order":1,"amount":50}"#),
         ("refund", r#"{"order":2,"amount":60}"#),
     ]));
-    let task = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
+    let task = app.owner().create_task("go").await;
     let request = task.str("/pending/0/request_id");
     let id = |index: usize| task.str(&format!("/pending/0/tool_calls/{index}/tool_call_id"));
     app.model.then(text_answer("ok"));
@@ -252,7 +252,7 @@ async fn target_of_a_call_is_the_whole_address_it_is_sent_to(on: On) {
     let app = TestApp::with(on, &yaml).await;
     let text = r#"{"order":17,"amount":120,"who":"a/b?c#\u202e{order}"}"#;
     app.model.then(calls(&[("refund", text)]));
-    let held = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
+    let held = app.owner().create_task("go").await;
     let path = "/refunds/17/a%2Fb%3Fc%23%E2%80%AE%7Border%7D";
     assert_eq!(
         held.str("/pending/0/tool_calls/0/target"),

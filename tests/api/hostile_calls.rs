@@ -57,7 +57,7 @@ async fn hostile_arguments_never_run_whatever_the_rule_says(on: On) {
             app.model
                 .then(calls(&[("refund", arguments)]))
                 .then(text_answer("I see"));
-            let done = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
+            let done = app.owner().create_task("go").await;
             assert_eq!(
                 done.str("/status"),
                 "Completed",
@@ -94,7 +94,7 @@ async fn call_of_a_tool_that_was_not_offered_never_runs(on: On) {
         app.model
             .then(calls(&[(name, r#"{"order":1,"amount":5}"#)]))
             .then(text_answer("I see"));
-        let done = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
+        let done = app.owner().create_task("go").await;
         assert_eq!(done.str("/status"), "Completed", "{name:?}: {}", done.text);
     }
     assert!(app.tool.ledger().is_empty());
@@ -167,7 +167,7 @@ async fn secrets_in_responses_are_redacted(on: On) {
     app.model
         .then(calls(&[("refund", r#"{"order":1,"amount":5}"#)]))
         .then(text_answer("the key is sk-model-key-0123456789"));
-    let done = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
+    let done = app.owner().create_task("go").await;
     let items = app.owner().items(&done.str("/task_id")).await;
     for text in [&done.text, &items.text, &app.model.sent()[1].to_string()] {
         assert!(
@@ -186,7 +186,7 @@ async fn model_answer_of_more_than_256_calls_fails_the_task_and_stores_nothing(o
         app.model.streaming(streaming);
         let asked = app.model.sent().len();
         app.model.then(lookups(257));
-        let failed = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
+        let failed = app.owner().create_task("go").await;
         assert_eq!(failed.str("/error/code"), "model_failed", "{}", failed.text);
         assert!(
             failed.str("/error/detail").contains("more than 256 calls"),
@@ -213,7 +213,7 @@ async fn model_answer_of_more_than_256_calls_fails_the_task_and_stores_nothing(o
         );
 
         app.model.then(lookups(256)).then(text_answer("done"));
-        let done = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
+        let done = app.owner().create_task("go").await;
         assert_eq!(done.str("/status"), "Completed", "{}", done.text);
     }
     app.stop().await;

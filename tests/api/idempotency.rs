@@ -76,7 +76,7 @@ async fn repeated_post_in_flight_gets_the_same_reply(on: On) {
     for _ in 0..4 {
         app.model
             .then(calls(&[("refund", r#"{"order":1,"amount":50}"#)]));
-        let held = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
+        let held = app.owner().create_task("go").await;
         app.model.then_fails(400);
         at_once(
             &format!("/resume/{}", held.str("/pending/0/request_id")),
@@ -99,10 +99,7 @@ async fn every_post_may_be_repeated(on: On) {
     let app = TestApp::start(on).await;
     let owner = || app.owner().header(KEY, "the same for all: no");
     assert_eq!(
-        owner()
-            .post("/v1/tasks", &json!({"input": "x"}))
-            .await
-            .status,
+        owner().create_task("x").await.status,
         400,
         "a key has no blanks"
     );
@@ -146,10 +143,7 @@ async fn every_post_may_be_repeated(on: On) {
         "Canceled"
     );
     app.model.then_fails(400);
-    let failed = app
-        .owner()
-        .post("/v1/tasks", &json!({"input": "fail"}))
-        .await;
+    let failed = app.owner().create_task("fail").await;
     assert_eq!(failed.str("/status"), "Failed");
     app.model.then(text_answer("now"));
     let retry = format!("/v1/tasks/{}/retry", failed.str("/task_id"));
@@ -306,7 +300,7 @@ async fn refused_post_spends_no_key(on: On) {
             .status,
         422
     );
-    let made = owner().post("/v1/tasks", &json!({"input": "go"})).await;
+    let made = owner().create_task("go").await;
     made.assert_header(201, "idempotency-replayed", "");
     app.stop().await;
 }
@@ -357,9 +351,7 @@ async fn idempotency_key_expires_after_a_day_except_for_a_decision(on: On) {
     app.database
         .execute("update idempotency set created_at = created_at - 86400000000")
         .await;
-    let again = owner()
-        .post("/v1/tasks", &json!({"input": "another"}))
-        .await;
+    let again = owner().create_task("another").await;
     again.assert_header(201, "idempotency-replayed", "");
     assert_ne!(again.str("/task_id"), made.str("/task_id"));
     let answered = owner().hit(&path).await;

@@ -70,10 +70,7 @@ async fn refund(app: &TestApp, amount: u32) -> Held {
         "refund",
         &format!(r#"{{"order": 17, "amount": {amount}}}"#),
     )]));
-    let reply = app
-        .owner()
-        .post("/v1/tasks", &json!({"input": "please"}))
-        .await;
+    let reply = app.owner().create_task("please").await;
     Held {
         task: reply.str("/task_id"),
         request: reply.str("/pending/0/request_id"),
@@ -277,10 +274,7 @@ async fn partly_answered_request_is_not_its_own_next_question(on: On) {
         ("refund", r#"{"order": 2, "amount": 60}"#),
     ];
     app.model.then(calls(&both));
-    let asked = app
-        .owner()
-        .post("/v1/tasks", &json!({"input": "please"}))
-        .await;
+    let asked = app.owner().create_task("please").await;
     let path = format!("/resume/{}", asked.str("/pending/0/request_id"));
     let call = asked.str("/pending/0/tool_calls/0/tool_call_id");
     let answered = app

@@ -265,7 +265,7 @@ async fn reader_on_another_replica_sees_the_same_stream() {
     let task = app
         .owner()
         .header("prefer", "wait=0")
-        .post("/v1/tasks", &json!({"input": "go"}))
+        .create_task("go")
         .await
         .str("/task_id");
     let mut here = app.owner().watch(&task, None).await;

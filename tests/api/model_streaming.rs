@@ -18,7 +18,7 @@ async fn call_streamed_byte_by_byte_is_held_and_runs_as_it_was_written(on: On) {
     app.model
         .then_streams(Stream::of(&calls(&[SAFE, HELD])).unwrap().byte_by_byte())
         .then(text_answer("paid"));
-    let paused = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
+    let paused = app.owner().create_task("go").await;
     assert_eq!(paused.str("/status"), "Paused", "{}", paused.text);
     assert_eq!(paused.str("/pending/0/tool_calls/1/arguments_text"), HELD.1);
     let path = format!("/resume/{}/approve", paused.str("/pending/0/request_id"));
@@ -49,7 +49,7 @@ async fn call_that_was_cut_off_runs_nothing(on: On) {
         app.model
             .then_streams(Stream::of(&answer).unwrap())
             .then(text_answer("ok"));
-        let done = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
+        let done = app.owner().create_task("go").await;
         assert_eq!(done.str("/status"), "Completed", "{}", done.text);
         assert!(app.tool.ledger().is_empty());
         let items = app.owner().items(&done.str("/task_id")).await;
@@ -75,7 +75,7 @@ async fn lost_or_unfinished_stream_is_no_answer(on: On) {
                 .then_streams(void.clone())
                 .then(calls(&[SAFE]))
                 .then(text_answer("ok"));
-            let done = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
+            let done = app.owner().create_task("go").await;
             assert_eq!(done.str("/output"), "ok", "{}", done.text);
             assert_eq!(
                 (app.tool.ledger().len(), app.model.sent().len()),
@@ -83,7 +83,7 @@ async fn lost_or_unfinished_stream_is_no_answer(on: On) {
                 "{lost}"
             );
             app.model.then_streams(void.clone()).then_streams(void);
-            let failed = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
+            let failed = app.owner().create_task("go").await;
             assert_eq!(failed.str("/error/code"), "model_failed", "{}", failed.text);
             assert_eq!(app.tool.ledger().len(), 1, "{lost}");
             app.stop().await;
@@ -102,7 +102,7 @@ async fn calls_do_not_run_before_their_answer_is_complete(on: On) {
     let running = app
         .owner()
         .header("Prefer", "wait=0")
-        .post("/v1/tasks", &json!({"input": "go"}))
+        .create_task("go")
         .await;
     assert_eq!(running.status, 202, "{}", running.text);
     app.model.holds().await;
@@ -123,7 +123,7 @@ async fn endpoint_that_does_not_stream_works_the_same(on: On) {
         .streaming(false)
         .then(calls(&[SAFE]))
         .then(text_answer("ok"));
-    let done = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
+    let done = app.owner().create_task("go").await;
     assert_eq!(
         (done.str("/output").as_str(), app.tool.ledger().len()),
         ("ok", 1),

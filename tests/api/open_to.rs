@@ -46,11 +46,7 @@ async fn command_statuses(actor: &Actor<'_>, path: &str) -> Vec<u16> {
 async fn owner_who_lost_the_agent_can_neither_message_nor_retry(on: On) {
     let mut app = app(on).await;
     app.model.then_fails(400);
-    let failed = app
-        .owner()
-        .post("/v1/tasks", &json!({"input": "go"}))
-        .await
-        .str("/task_id");
+    let failed = app.owner().create_task("go").await.str("/task_id");
     let held = app.held().await.task;
     app.restart_with(|yaml| yaml.replace("groups: [support], users: [Zoe]", "users: [Zoe]"))
         .await;
@@ -121,7 +117,7 @@ async fn groups_of_the_message_decide_not_those_of_the_first_one(on: On) {
         .then(text_answer("two"))
         .then(text_answer("three"));
     let task = named("max", "support")
-        .post("/v1/tasks", &json!({"input": "go"}))
+        .create_task("go")
         .await
         .str("/task_id");
     let path = format!("/v1/tasks/{task}");
@@ -144,7 +140,7 @@ async fn groups_of_the_message_decide_not_those_of_the_first_one(on: On) {
     let zoe = app
         .actor(WEB)
         .header("holdpoint-user", "zOE")
-        .post("/v1/tasks", &json!({"input": "go"}))
+        .create_task("go")
         .await;
     assert_eq!(zoe.status, 201, "{}", zoe.text);
     let agents = app
@@ -158,29 +154,15 @@ async fn groups_of_the_message_decide_not_those_of_the_first_one(on: On) {
         "{}",
         agents.text
     );
-    assert_eq!(
-        named("max", "sales")
-            .post("/v1/tasks", &json!({"input": "go"}))
-            .await
-            .status,
-        422
-    );
+    assert_eq!(named("max", "sales").create_task("go").await.status, 422);
 }
 
 #[apply(on_both)]
 async fn removed_agent_takes_no_message_of_its_owner(on: On) {
     let mut app = app(on).await;
     app.model.then_fails(400).then(text_answer("done"));
-    let failed = app
-        .owner()
-        .post("/v1/tasks", &json!({"input": "go"}))
-        .await
-        .str("/task_id");
-    let done = app
-        .owner()
-        .post("/v1/tasks", &json!({"input": "go"}))
-        .await
-        .str("/task_id");
+    let failed = app.owner().create_task("go").await.str("/task_id");
+    let done = app.owner().create_task("go").await.str("/task_id");
     app.restart_with(|yaml| {
         yaml.replace("  billing:", "  invoicing:")
             .replace("default_agent: billing", "default_agent: desk")
@@ -207,7 +189,7 @@ async fn replay_is_403_after_the_agent_was_closed(on: On) {
     let task = app
         .owner()
         .header("idempotency-key", "k")
-        .post("/v1/tasks", &json!({"input": "go"}))
+        .create_task("go")
         .await
         .str("/task_id");
     let path = format!("/v1/tasks/{task}/messages");
@@ -232,7 +214,7 @@ async fn replay_is_403_after_the_agent_was_closed(on: On) {
     assert_eq!(
         app.owner()
             .header("idempotency-key", "k")
-            .post("/v1/tasks", &json!({"input": "go"}))
+            .create_task("go")
             .await
             .status,
         403
@@ -248,7 +230,7 @@ async fn open_to_of_a_sub_agent_leaves_its_task_409(on: On) {
     app.model
         .then(calls(&[("closed", r#"{"task":"go"}"#)]))
         .then(calls(&[("refund", r#"{"order":1,"amount":50}"#)]));
-    let held = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
+    let held = app.owner().create_task("go").await;
     let child = held.str("/pending/0/task_id");
     assert_ne!(child, held.str("/task_id"));
     assert_eq!(

@@ -26,10 +26,7 @@ struct HeldRefund {
 async fn hold_refund(app: &TestApp) -> HeldRefund {
     app.model
         .then(calls(&[("refund", r#"{"order":17,"amount":50}"#)]));
-    let held = app
-        .anonymous()
-        .post("/v1/tasks", &json!({"input": "go"}))
-        .await;
+    let held = app.anonymous().create_task("go").await;
     HeldRefund {
         path: format!("/resume/{}", held.str("/pending/0/request_id")),
         digest: held.str("/pending/0/digest"),
@@ -136,10 +133,7 @@ async fn page_answers_each_call_as_it_was_chosen(on: On) {
     app.model.then(calls(
         &amounts.each_ref().map(|text| ("refund", text.as_str())),
     ));
-    let held = app
-        .anonymous()
-        .post("/v1/tasks", &json!({"input": "go"}))
-        .await;
+    let held = app.anonymous().create_task("go").await;
     let path = format!("/resume/{}", held.str("/pending/0/request_id"));
     let id = |index: usize| held.str(&format!("/pending/0/tool_calls/{index}/tool_call_id"));
     let name = |index: usize, part: &str| format!("call.{}.{part}", id(index));
@@ -183,7 +177,7 @@ async fn call_left_beside_an_own_approval_is_rejected_on_the_page(on: On) {
         ("refund", r#"{"order":1,"amount":50}"#),
         ("refund", r#"{"order":2,"amount":60}"#),
     ]));
-    let held = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
+    let held = app.owner().create_task("go").await;
     let path = format!("/resume/{}", held.str("/pending/0/request_id"));
     let [approved, left] =
         [0, 1].map(|index: usize| held.str(&format!("/pending/0/tool_calls/{index}/tool_call_id")));

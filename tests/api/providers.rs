@@ -43,10 +43,7 @@ async fn held(app: &TestApp, fake: &FakeMessages) -> (String, String) {
         ],
         "tool_use",
     );
-    let reply = app
-        .owner()
-        .post("/v1/tasks", &json!({"input": "Pay it back."}))
-        .await;
+    let reply = app.owner().create_task("Pay it back.").await;
     reply.assert_status(201, "Paused");
     assert_eq!(
         reply.str("/pending/0/tool_calls/0/arguments_text"),

@@ -236,10 +236,7 @@ async fn late_answer_to_a_call_is_told_its_decision_while_the_request_is_open_an
             ("refund", r#"{"order":2,"amount":60}"#),
         ]))
         .then(text_answer("done"));
-    let asked = app
-        .owner()
-        .post("/v1/tasks", &json!({"input": "please"}))
-        .await;
+    let asked = app.owner().create_task("please").await;
     let path = format!("/resume/{}", asked.str("/pending/0/request_id"));
     let [first, second] =
         [0, 1].map(|place| asked.str(&format!("/pending/0/tool_calls/{place}/tool_call_id")));
@@ -317,7 +314,7 @@ async fn repeated_post_with_the_same_key_does_nothing_more(on: On) {
     let other = app
         .owner()
         .header("idempotency-key", "k1")
-        .post("/v1/tasks", &json!({"input": "else"}))
+        .create_task("else")
         .await;
     other.assert_code(422, "idempotency_key_reused");
     let path = format!("/resume/{}/approve", first.str("/pending/0/request_id"));

@@ -150,10 +150,7 @@ pub async fn ask(app: &TestApp, kind: &str) -> Question {
         r#"{"ok":true}"#,
     );
     app.model.then(calls(&[asks(kind)]));
-    let mut reply = app
-        .owner()
-        .post("/v1/tasks", &json!({"input": "please"}))
-        .await;
+    let mut reply = app.owner().create_task("please").await;
     assert_eq!(reply.status, 201, "{}", reply.text);
     if kind != "approval" && reply.body["pending"][0]["kind"] == "approval" {
         let path = format!("/resume/{}/approve", reply.str("/pending/0/request_id"));
@@ -230,7 +227,7 @@ pub async fn asking(on: On, more: &str) -> TestApp {
 /// Creates a task whose model makes the calls in `turn`, each given as (tool, JSON arguments).
 pub async fn begin(app: &TestApp, turn: &[(&str, &str)]) -> Reply {
     app.model.then(calls(turn));
-    let reply = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
+    let reply = app.owner().create_task("go").await;
     assert_eq!(reply.status, 201, "{}", reply.text);
     reply
 }

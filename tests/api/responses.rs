@@ -35,10 +35,7 @@ async fn encrypted_reasoning_is_sent_back_byte_for_byte_over_a_restart_and_a_fol
     let fake = FakeResponses::start().await;
     let mut app = app(on, &fake).await;
     fake.then("held").then("paid").then("says");
-    let held = app
-        .owner()
-        .post("/v1/tasks", &json!({"input": "Pay it back."}))
-        .await;
+    let held = app.owner().create_task("Pay it back.").await;
     assert_eq!(held.str("/status"), "Paused", "{}", held.text);
     assert_eq!(
         held.str("/pending/0/tool_calls/0/arguments_text"),
@@ -121,10 +118,7 @@ async fn call_of_an_incomplete_answer_does_not_run(on: On) {
     let fake = FakeResponses::start().await;
     let app = app(on, &fake).await;
     fake.then("cut").then("says");
-    let done = app
-        .owner()
-        .post("/v1/tasks", &json!({"input": "Pay it back."}))
-        .await;
+    let done = app.owner().create_task("Pay it back.").await;
     done.assert_completed("It is paid.");
     assert!(app.tool.ledger().is_empty());
     let sent = fake.sent()[1].body();

@@ -21,7 +21,7 @@ async fn expired_credential_is_removed_by_the_worker(on: On) {
     let mut app = TestApp::start(on).await;
     app.model
         .then(calls(&[("refund", r#"{"order":1,"amount":50}"#)]));
-    app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
+    app.owner().create_task("go").await;
     for (name, expires_at) in [("over", "1"), ("endless", "null")] {
         let insert = format!(
                 "insert into credential (task_id, name, tenant, root_task_id, request_id, key_id, sealed, created_at, expires_at)
@@ -99,7 +99,7 @@ async fn post_body_is_kept_as_a_keyed_hash_and_recognized_after_a_key_change(on:
         let other = app
             .owner()
             .header("idempotency-key", key)
-            .post("/v1/tasks", &json!({"input": "else"}))
+            .create_task("else")
             .await;
         other.assert_code(422, "idempotency_key_reused");
     }

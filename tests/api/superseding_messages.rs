@@ -186,7 +186,7 @@ async fn approved_and_edited_calls_that_did_not_run_are_withdrawn_too(on: On) {
         ("refund", r#"{"order":3,"amount":3}"#),
         ("refund", r#"{"order":4,"amount":4}"#),
     ]));
-    let held = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
+    let held = app.owner().create_task("go").await;
     let question = Question::of(&held, "approval");
     let asked = question.request["tool_calls"].as_array().unwrap();
     assert_eq!(asked.len(), 5, "all calls of the turn are shown");
@@ -278,7 +278,7 @@ async fn requests_of_every_kind_in_one_turn_are_withdrawn_together(on: On) {
     .map(asks)
     .to_vec();
     app.model.then(calls(&turn));
-    let asked = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
+    let asked = app.owner().create_task("go").await;
     let open: Vec<_> = asked.body["pending"]
         .as_array()
         .unwrap()
@@ -344,7 +344,7 @@ async fn external_call_is_withdrawn_and_results_beside_it_stay(on: On) {
         ("lookup", r#"{"order":1}"#),
         ("count", r#"{"what":"b"}"#),
     ]));
-    let asked = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
+    let asked = app.owner().create_task("go").await;
     assert_eq!(
         asked.body["pending"].as_array().unwrap().len(),
         2,
@@ -386,7 +386,7 @@ async fn started_call_becomes_unknown_and_later_calls_are_withdrawn(on: On) {
         ("lookup", r#"{"order":1}"#),
         ("lose", r#"{"order":2}"#),
     ]));
-    let asked = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
+    let asked = app.owner().create_task("go").await;
     let question = Question::of(&asked, "reconcile");
     assert_eq!(
         asked.body["pending"].as_array().unwrap().len(),

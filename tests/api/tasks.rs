@@ -111,10 +111,7 @@ async fn call_that_can_never_run_has_no_digest(on: On) {
         ("nothing", "{}"),
         ("forbidden", "{}"),
     ]));
-    let task = app
-        .owner()
-        .post("/v1/tasks", &json!({"input": "please"}))
-        .await;
+    let task = app.owner().create_task("please").await;
     let asked = task.body["pending"][0]["tool_calls"].as_array().unwrap();
     let shown: Vec<_> = asked
         .iter()
@@ -360,7 +357,7 @@ async fn post_waits_as_its_prefer_header_says(on: On) {
     let task = app
         .owner()
         .header("prefer", "wait=0")
-        .post("/v1/tasks", &json!({"input": "go"}))
+        .create_task("go")
         .await;
     task.assert_status(202, "Running");
     assert!(

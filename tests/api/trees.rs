@@ -222,10 +222,7 @@ pub(super) fn pays(agent: &str, order: u32) -> Value {
 
 /// Creates a task of the supervisor with these turns, as Alice.
 pub(super) async fn begin(app: &TestApp, turns: &[Value]) -> Reply {
-    let reply = app
-        .owner()
-        .post("/v1/tasks", &json!({"input": json!(turns).to_string()}))
-        .await;
+    let reply = app.owner().create_task(&json!(turns).to_string()).await;
     assert!([201, 202].contains(&reply.status), "{}", reply.text);
     reply
 }

@@ -207,7 +207,7 @@ async fn user_header_that_is_not_nfc_or_holds_a_comma_is_400(on: On) {
             app.owner().header(header, "x").get("/v1/me").await,
             finance(&app, "a")
                 .header(header, "x")
-                .post("/v1/tasks", &json!({"input": "go"}))
+                .create_task("go")
                 .await,
             app.anonymous()
                 .header(header, "x")

@@ -123,7 +123,7 @@ async fn a_late_result(on: On) -> Vec<Event> {
     let running = app
         .owner()
         .header("prefer", "respond-async")
-        .post("/v1/tasks", &json!({"input": "x"}))
+        .create_task("x")
         .await;
     let id = running.str("/task_id");
     app.tool.reached(1).await;
@@ -165,7 +165,7 @@ async fn two_ends(on: On) -> Vec<Event> {
     let held = app.held().await;
     cancel(&app, &held.task).await;
     app.model.then_fails(400);
-    let failed = app.owner().post("/v1/tasks", &json!({"input": "x"})).await;
+    let failed = app.owner().create_task("x").await;
     let mut events = checked(&app, &held.task).await;
     events.extend(checked(&app, &failed.str("/task_id")).await);
     app.stop().await;

@@ -1,7 +1,6 @@
 //! Tests of event streams that are cut and resumed, on the same replica and on another.
 
 use macro_rules_attribute::apply;
-use serde_json::json;
 
 use super::super::approval_cycle::on_both;
 use crate::support::event_stream::{Event, durable};
@@ -33,7 +32,7 @@ async fn stream_that_is_cut_a_hundred_times_delivers_every_event_once(on: On) {
     let reply = app
         .owner()
         .header("prefer", "respond-async")
-        .post("/v1/tasks", &json!({"input": "go"}))
+        .create_task("go")
         .await;
     let task = reply.str("/task_id");
     let (mut seen, mut cuts, mut decided) = (Vec::<Event>::new(), 0, false);

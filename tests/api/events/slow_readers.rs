@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpSocket;
 use tokio::time::timeout;
@@ -23,7 +22,7 @@ async fn stream_of_a_client_that_does_not_read_is_closed() {
     let task = app
         .owner()
         .header("prefer", "wait=120")
-        .post("/v1/tasks", &json!({"input": "look"}))
+        .create_task("look")
         .await;
     assert_eq!(task.str("/status"), "Completed");
 

@@ -229,11 +229,7 @@ async fn calls_of_a_removed_gate_are_not_among_the_tasks(on: On) {
     let held = ask(&app, &body, 0).await;
     assert_eq!(ask(&app, &refund(5), 5).await.status, 200);
     app.model.then(text_answer("Done."));
-    let task = app
-        .owner()
-        .post("/v1/tasks", &json!({"input": "Look it up."}))
-        .await
-        .str("/task_id");
+    let task = app.owner().create_task("Look it up.").await.str("/task_id");
     app.restart_with(|yaml| {
         let (start, rest) = yaml.split_once("\ngates:").unwrap();
         let (_, accounts) = rest.split_once("\nauth:").unwrap();

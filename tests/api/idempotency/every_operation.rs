@@ -106,10 +106,7 @@ async fn every_post(app: &TestApp) -> Vec<Post> {
     assert_eq!(approved.status, 200, "{}", approved.text);
     let grants = app.approver().get("/v1/grants").await;
     app.model.then_fails(400);
-    let failed = app
-        .owner()
-        .post("/v1/tasks", &json!({"input": "fail"}))
-        .await;
+    let failed = app.owner().create_task("fail").await;
     failed.assert_status(201, "Failed");
     let (grant, failed) = (grants.str("/grants/0/grant_id"), failed.str("/task_id"));
     let held = app.held().await;

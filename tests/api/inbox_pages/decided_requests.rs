@@ -101,7 +101,7 @@ async fn pages_show_the_last_of_several_answers_and_call_different_ones_differen
         ("refund", r#"{"order":1,"amount":50}"#),
         ("refund", r#"{"order":2,"amount":60}"#),
     ]));
-    let task = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
+    let task = app.owner().create_task("go").await;
     let path = format!("/resume/{}", task.str("/pending/0/request_id"));
     app.model.then(text_answer("done"));
     let (first, last) = (

@@ -90,7 +90,7 @@ async fn timeline_of_a_long_journal_is_paged_back_without_a_gap_or_a_repetition(
     let task = app
         .owner()
         .header("prefer", "wait=60")
-        .post("/v1/tasks", &json!({"input": "go"}))
+        .create_task("go")
         .await;
     assert_eq!(task.str("/status"), "Completed", "{}", task.text);
     let path = format!("/tasks/{}", task.str("/task_id"));
@@ -268,7 +268,7 @@ async fn tasks_are_listed_for_their_owner_and_the_tenants_for_an_admin(on: On) {
     app.model.then(text_answer("Hello."));
     app.actor("web-key-0123456789ab")
         .header("holdpoint-user", "<b>zoe")
-        .post("/v1/tasks", &json!({"input": "hi"}))
+        .create_task("hi")
         .await;
     let mine = page(app.owner(), "/tasks").await;
     let link = format!("href=\"/tasks/{}\"", held.task);

@@ -3,7 +3,6 @@
 
 use macro_rules_attribute::apply;
 use reqwest::Method;
-use serde_json::json;
 
 use super::super::approval_cycle::on_both;
 use super::super::request_kinds::{ASKING, ask};
@@ -226,7 +225,7 @@ async fn refusal_by_link_shows_no_other_open_request(on: On) {
         ("refund", r#"{"order":1,"amount":50}"#),
         ("refund", r#"{"order":2,"amount":60}"#),
     ]));
-    let task = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
+    let task = app.owner().create_task("go").await;
     let request = task.str("/pending/0/request_id");
     let path = link("dora", &request);
     let digest = digest(&page(&app, &path).await);

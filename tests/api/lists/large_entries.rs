@@ -75,7 +75,7 @@ async fn held(app: &TestApp, count: usize, bytes: usize) -> Reply {
     let task = app
         .owner()
         .header("prefer", "wait=300")
-        .post("/v1/tasks", &json!({"input": "please"}))
+        .create_task("please")
         .await;
     assert_eq!(task.str("/status"), "Paused", "{}", task.text);
     task
@@ -109,9 +109,7 @@ async fn page_of_items_ends_at_4_mib_and_has_at_least_one_entry(on: On) {
     // after each message. Each message adds three items: the status Running, the message, the
     // status Failed.
     let patient = app.owner().header("prefer", "wait=300");
-    let first = patient
-        .post("/v1/tasks", &json!({"input": "x".repeat(5 << 20)}))
-        .await;
+    let first = patient.create_task(&"x".repeat(5 << 20)).await;
     let path = format!("/v1/tasks/{}", first.str("/task_id"));
     for _ in 0..4 {
         patient
@@ -197,10 +195,7 @@ async fn long_arguments_are_cut_in_lists_and_whole_where_they_are_decided(on: On
     assert_eq!(edge.len(), 16 * 1024);
     app.model
         .then(calls(&[("refund", &long), ("refund", &edge)]));
-    let task = app
-        .owner()
-        .post("/v1/tasks", &json!({"input": "please"}))
-        .await;
+    let task = app.owner().create_task("please").await;
     let (id, request) = (task.str("/task_id"), task.str("/pending/0/request_id"));
     let inbox = app.owner().get("/v1/requests").await;
     let listed = app.owner().get("/v1/tasks").await;

@@ -142,7 +142,7 @@ async fn foreign_page_can_neither_create_nor_approve(on: On) {
                 app.anonymous()
             }
         };
-        let held = me().post("/v1/tasks", &json!({"input": "go"})).await;
+        let held = me().create_task("go").await;
         let approve = format!("/resume/{}", held.str("/pending/0/request_id"));
         for (headers, body, status) in HOSTILE {
             for path in [approve.as_str(), "/v1/tasks"] {

@@ -15,10 +15,7 @@ async fn page_shows_the_users_message_and_after_the_decision_what_followed(on: O
         .then(calls(&[("refund", r#"{"order":17,"amount":50}"#)]));
     let held = app
         .anonymous()
-        .post(
-            "/v1/tasks",
-            &json!({"input": "<b>Refund</b> it\u{202e}, please."}),
-        )
+        .create_task("<b>Refund</b> it\u{202e}, please.")
         .await;
     let path = format!("/resume/{}", held.str("/pending/0/request_id"));
     let page = app

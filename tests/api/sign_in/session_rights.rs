@@ -52,9 +52,7 @@ async fn session_has_the_current_rights_of_its_key_and_ends_with_it(on: On) {
         cookie(&app, BOB).await,
         cookie(&app, OPS).await,
     );
-    let create = program(&app, &ops)
-        .post("/v1/tasks", &json!({"input": "x"}))
-        .await;
+    let create = program(&app, &ops).create_task("x").await;
     assert_eq!(create.status, 403, "{}", create.text);
     assert_eq!(program(&app, &ops).get("/v1/me").await.body["admin"], true);
     let path = format!("/resume/{}", held.request);

@@ -25,10 +25,7 @@ policy:
 async fn model_is_offered_each_sub_agent_as_a_tool_with_a_task() {
     let app = TestApp::with(On::Sqlite, &(OFFERED.to_owned() + ACCOUNTS)).await;
     app.model.then(text_answer("no need"));
-    let done = app
-        .owner()
-        .post("/v1/tasks", &json!({"input": "hello"}))
-        .await;
+    let done = app.owner().create_task("hello").await;
     done.assert_status(201, "Completed");
     let sent = app.model.sent();
     let offered: Vec<&Value> = sent[0]["tools"]
@@ -115,10 +112,7 @@ async fn documented_example_of_agents_that_call_agents_works() {
     assert!(blocks[2].contains(r#"{"input": "Please refund 120 for order 17"}"#));
     let held = app
         .anonymous()
-        .post(
-            "/v1/tasks",
-            &json!({"input": "Please refund 120 for order 17"}),
-        )
+        .create_task("Please refund 120 for order 17")
         .await;
     assert_eq!(
         (

@@ -157,9 +157,7 @@ async fn backend_speaks_for_the_owner_of_a_whole_tree() {
         "analyst",
         &[turn(&[give("clerk", &[turn(&[refund(1)])])])],
     )])];
-    let done = web()
-        .post("/v1/tasks", &json!({"input": json!(program).to_string()}))
-        .await;
+    let done = web().create_task(&json!(program).to_string()).await;
     done.assert_status(201, "Completed");
     assert_eq!(
         app.tool.ledger().len(),

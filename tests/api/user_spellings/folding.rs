@@ -132,10 +132,7 @@ async fn call_approved_by_two_spellings_is_asked_again_after_ids_are_folded(on: 
         ("refund", r#"{"order": 1, "amount": 120}"#),
         ("refund", r#"{"order": 2, "amount": 130}"#),
     ]));
-    let reply = app
-        .owner()
-        .post("/v1/tasks", &json!({"input": "please"}))
-        .await;
+    let reply = app.owner().create_task("please").await;
     let (task, request) = (reply.str("/task_id"), reply.str("/pending/0/request_id"));
     let call = reply.str("/pending/0/tool_calls/0/tool_call_id");
     for spelling in ["zoe", "Zoe"] {

@@ -16,12 +16,8 @@ async fn idempotency_key_replays_for_every_spelling_of_its_user(on: On) {
         let keyed = |user: &str, key: &str| finance(&app, user).header("idempotency-key", key);
         app.model
             .then(calls(&[("refund", r#"{"order": 1, "amount": 50}"#)]));
-        let first = keyed(one, "create")
-            .post("/v1/tasks", &json!({"input": "go"}))
-            .await;
-        let again = keyed(other, "create")
-            .post("/v1/tasks", &json!({"input": "go"}))
-            .await;
+        let first = keyed(one, "create").create_task("go").await;
+        let again = keyed(other, "create").create_task("go").await;
         assert_eq!(
             (again.status, again.header("idempotency-replayed")),
             (201, "true"),
@@ -29,9 +25,7 @@ async fn idempotency_key_replays_for_every_spelling_of_its_user(on: On) {
             again.text
         );
         assert_eq!(again.str("/task_id"), first.str("/task_id"));
-        let reused = keyed(other, "create")
-            .post("/v1/tasks", &json!({"input": "else"}))
-            .await;
+        let reused = keyed(other, "create").create_task("else").await;
         assert_eq!(
             (reused.status, reused.str("/code").as_str()),
             (422, "idempotency_key_reused"),
@@ -110,7 +104,7 @@ async fn sixteen_spellings_at_once_create_one_task(on: On) {
                 let key = format!("at-once-{round}");
                 finance(app, &name)
                     .header("idempotency-key", &key)
-                    .post("/v1/tasks", &json!({"input": "go"}))
+                    .create_task("go")
                     .await
             }
         }))

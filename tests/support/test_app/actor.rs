@@ -1,7 +1,7 @@
 //! Sends HTTP requests of a test to the service in this process.
 
 use reqwest::Method;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::super::event_stream::{Event, Watch};
 use super::{Actor, Reply};
@@ -63,6 +63,11 @@ impl Actor<'_> {
     /// Gets a request.
     pub async fn request(&self, request: &str) -> Reply {
         self.get(&format!("/resume/{request}")).await
+    }
+
+    /// Creates a task with this input.
+    pub async fn create_task(&self, input: &str) -> Reply {
+        self.post("/v1/tasks", &json!({"input": input})).await
     }
 
     /// Sends a POST of any bytes, labelled as JSON.
