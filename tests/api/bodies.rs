@@ -35,7 +35,7 @@ async fn large_body_of_a_post_that_waits_leaves_room_for_the_next() {
     let body = format!(r#"{{"input":"go"{}}}"#, " ".repeat(17 * SMALL));
     let post = async || {
         app.owner()
-            .header("prefer", "wait=300")
+            .prefer("wait=300")
             .bytes("/v1/tasks", body.clone().into_bytes())
             .await
     };

@@ -36,7 +36,7 @@ async fn approved_by_all_at_once(app: &TestApp, other: Option<&TestApp>, times: 
                 };
                 // The winner's reply comes when the task has ended. With so many clients, this may
                 // take long.
-                app.owner().header("prefer", "wait=120").hit(&path).await
+                app.owner().prefer("wait=120").hit(&path).await
             }
         }))
         .await;
@@ -159,11 +159,7 @@ async fn answered_cancel_lets_nothing_start_and_a_result_in_flight_is_late(on: O
         ("refund", r#"{"order":1,"amount":5}"#),
         ("refund", r#"{"order":2,"amount":5}"#),
     ]));
-    let task = app
-        .owner()
-        .header("prefer", "respond-async")
-        .create_task("go")
-        .await;
+    let task = app.owner().prefer("respond-async").create_task("go").await;
     assert_eq!(task.status, 202, "{}", task.text);
     app.tool.reached(1).await;
     let path = format!("/v1/tasks/{}", task.str("/task_id"));
@@ -223,7 +219,7 @@ async fn client_that_hangs_up_stops_nothing(on: On) {
         () = app.tool.reached(1) => {}
     }
     app.tool.open();
-    let waits = app.owner().header("prefer", "wait=30");
+    let waits = app.owner().prefer("wait=30");
     let done = waits.task(&held.task).await;
     assert_eq!(done.str("/output"), "paid", "{}", done.text);
     assert_eq!(app.tool.ledger().len(), 1);

@@ -191,7 +191,7 @@ async fn call_whose_arguments_say_that_it_needs_no_approval_is_held_or_not_run(o
     // The tool's parameters do not declare a member `remember`, so the call is invalid.
     let wished = asks(r#""remember": {"for": "owner", "expires_in": "4h"}"#).await;
     let task = wished.str("/task_id");
-    let ended = app.owner().header("prefer", "wait=60").task(&task).await;
+    let ended = app.owner().prefer("wait=60").task(&task).await;
     assert_eq!(
         (
             ended.str("/status").as_str(),

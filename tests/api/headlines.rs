@@ -51,7 +51,7 @@ async fn headline(app: &TestApp, request: &str) -> [String; 2] {
 }
 
 async fn approve(app: &TestApp, held: &Held) {
-    let approver = app.approver().header("prefer", "respond-async");
+    let approver = app.approver().prefer("respond-async");
     let path = format!("/resume/{}/approve", held.request);
     let status = approver.hit(&path).await.status;
     // The status is 200 if the task is paused or terminal when the service responds, and 202
@@ -62,7 +62,7 @@ async fn approve(app: &TestApp, held: &Held) {
 /// Waits at most 30 s until the task is paused or terminal; returns its status.
 async fn stopped(app: &TestApp, held: &Held) -> String {
     app.owner()
-        .header("prefer", "wait=30")
+        .prefer("wait=30")
         .task(&held.task)
         .await
         .str("/status")

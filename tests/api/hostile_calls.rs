@@ -117,7 +117,7 @@ async fn nul_and_invalid_text_are_cleaned_or_refused(on: On) {
         }
     });
     let innocent = json!({"input": "go"});
-    let owner = app.owner().header("prefer", "wait=60");
+    let owner = app.owner().prefer("wait=60");
     let replies = join_all((0..24).map(|_| owner.post("/v1/tasks", &innocent))).await;
     for reply in replies {
         reply.assert_text(201, "/output", "end\u{FFFD}");

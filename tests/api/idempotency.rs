@@ -168,10 +168,7 @@ async fn repeated_post_waits_with_the_first(on: On) {
     let first = async { owner().post("/v1/tasks", &body).await };
     let later = async {
         app.tool.reached(1).await;
-        let now = owner()
-            .header("prefer", "wait=0")
-            .post("/v1/tasks", &body)
-            .await;
+        let now = owner().prefer("wait=0").post("/v1/tasks", &body).await;
         now.assert_status(202, "Running");
         assert_eq!(
             (
@@ -247,7 +244,7 @@ async fn repeated_cancel_does_not_end_a_task_reopened_since(on: On) {
     app.model
         .then(calls(&[("lookup", r#"{"order":1}"#)]))
         .then(text_answer("hello"));
-    let reopened = app.owner().header("prefer", "respond-async");
+    let reopened = app.owner().prefer("respond-async");
     assert_eq!(
         reopened
             .post(&format!("{path}/messages"), &json!({"input": "go on"}))
@@ -258,7 +255,7 @@ async fn repeated_cancel_does_not_end_a_task_reopened_since(on: On) {
     let repeated = key().hit(&format!("{path}/cancel")).await;
     repeated.assert_header(200, "idempotency-replayed", "true");
     app.tool.open();
-    let waits = app.owner().header("prefer", "wait=30");
+    let waits = app.owner().prefer("wait=30");
     assert_eq!(waits.get(&path).await.str("/output"), "hello");
     app.stop().await;
 }

@@ -264,7 +264,7 @@ async fn reader_on_another_replica_sees_the_same_stream() {
         .then_streams(Stream::of(&calls(&[REFUND])).unwrap().hold_after(0));
     let task = app
         .owner()
-        .header("prefer", "wait=0")
+        .prefer("wait=0")
         .create_task("go")
         .await
         .str("/task_id");
@@ -291,7 +291,7 @@ async fn reader_on_another_replica_sees_the_same_stream() {
     app.model
         .then_streams(Stream::of(&paid).unwrap().hold_after(3));
     app.owner()
-        .header("prefer", "wait=0")
+        .prefer("wait=0")
         .approve(request.as_str().unwrap())
         .await;
     // The model holds its answer back, so no durable event can overtake this delta.

@@ -99,18 +99,14 @@ async fn calls_do_not_run_before_their_answer_is_complete(on: On) {
     app.model
         .then_streams(stream.hold_after(before_its_end))
         .then(text_answer("ok"));
-    let running = app
-        .owner()
-        .header("Prefer", "wait=0")
-        .create_task("go")
-        .await;
+    let running = app.owner().prefer("wait=0").create_task("go").await;
     assert_eq!(running.status, 202, "{}", running.text);
     app.model.holds().await;
     let path = format!("/v1/tasks/{}", running.str("/task_id"));
     assert_eq!(app.owner().get(&path).await.str("/status"), "Running");
     assert!(app.tool.ledger().is_empty());
     app.model.go_on();
-    let done = app.owner().header("Prefer", "wait=20").get(&path).await;
+    let done = app.owner().prefer("wait=20").get(&path).await;
     assert_eq!(done.str("/output"), "ok", "{}", done.text);
     assert_eq!(app.tool.ledger().len(), 1);
     app.stop().await;

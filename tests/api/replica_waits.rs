@@ -23,7 +23,7 @@ async fn wait_shows_the_commit_that_another_replica_made_before_it() {
     assert_eq!(approved.str("/status"), "Completed", "{}", approved.text);
     // The replica `app` last read the task when the task paused. The reply must show the end of the
     // task, which the replica `other` has committed since then.
-    let waits = app.owner().header("prefer", "wait=5");
+    let waits = app.owner().prefer("wait=5");
     let shown = waits.task(&task).await;
     assert_eq!(shown.str("/status"), "Completed", "{}", shown.text);
     let again = keyed.post("/v1/tasks", &body).await;
@@ -52,11 +52,11 @@ async fn wait_shows_no_pause_that_another_replica_has_ended() {
     app.store().mute();
     app.tool.close();
     let approve = format!("/resume/{}/approve", held.str("/pending/0/request_id"));
-    let at_once = other.owner().header("prefer", "wait=0");
+    let at_once = other.owner().prefer("wait=0");
     let approved = at_once.post(&approve, &json!({})).await;
     assert_eq!(approved.str("/status"), "Running", "{}", approved.text);
     app.tool.reached(1).await;
-    let waits = app.owner().header("prefer", "wait=1");
+    let waits = app.owner().prefer("wait=1");
     let shown = waits.get(&path).await;
     assert_eq!(shown.str("/status"), "Running", "{}", shown.text);
     app.model.then(text_answer("done"));

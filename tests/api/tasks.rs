@@ -354,11 +354,7 @@ async fn post_waits_as_its_prefer_header_says(on: On) {
     app.model
         .then(calls(&[("lookup", r#"{"order":1}"#)]))
         .then(text_answer("ok"));
-    let task = app
-        .owner()
-        .header("prefer", "wait=0")
-        .create_task("go")
-        .await;
+    let task = app.owner().prefer("wait=0").create_task("go").await;
     task.assert_status(202, "Running");
     assert!(
         task.header("location")
@@ -373,7 +369,7 @@ async fn post_waits_as_its_prefer_header_says(on: On) {
             .str("/code"),
         "task_running"
     );
-    let waiter = app.owner().header("prefer", "wait=30");
+    let waiter = app.owner().prefer("wait=30");
     let (done, ()) = tokio::join!(waiter.get(&path), async { app.tool.open() });
     assert_eq!(done.str("/status"), "Completed");
     app.stop().await;

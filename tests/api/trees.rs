@@ -250,7 +250,7 @@ async fn task(app: &TestApp, id: &str) -> Reply {
 /// Waits until the task no longer runs. Returns the task.
 pub(super) async fn still(app: &TestApp, id: &str) -> Reply {
     loop {
-        let reply = app.owner().header("prefer", "wait=20").task(id).await;
+        let reply = app.owner().prefer("wait=20").task(id).await;
         reply.assert_header(200, "preference-applied", "wait=20");
         if reply.str("/status") != "Running" {
             return reply;

@@ -259,7 +259,7 @@ async fn delta_comes_after_the_events_its_model_had_been_shown() {
     app.tool.close();
     let approved = app
         .owner()
-        .header("prefer", "respond-async")
+        .prefer("respond-async")
         .approve(&held.request)
         .await;
     assert_eq!(approved.status, 202, "{}", approved.text);

@@ -120,11 +120,7 @@ async fn a_late_result(on: On) -> Vec<Event> {
     let app = TestApp::start(on).await;
     app.model.then(calls(&[("lookup", r#"{"order":1}"#)]));
     app.tool.close();
-    let running = app
-        .owner()
-        .header("prefer", "respond-async")
-        .create_task("x")
-        .await;
+    let running = app.owner().prefer("respond-async").create_task("x").await;
     let id = running.str("/task_id");
     app.tool.reached(1).await;
     cancel(&app, &id).await;

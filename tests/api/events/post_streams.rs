@@ -261,7 +261,7 @@ async fn client_that_drops_its_stream_stops_nothing(on: On) {
         .to_owned();
     drop(watch);
     app.tool.open();
-    let end = app.owner().header("prefer", "wait=20").task(&task).await;
+    let end = app.owner().prefer("wait=20").task(&task).await;
     assert_eq!(end.str("/status"), "Completed", "{}", end.text);
 }
 

@@ -29,11 +29,7 @@ async fn stream_that_is_cut_a_hundred_times_delivers_every_event_once(on: On) {
     let app = TestApp::start(on).await;
     talks(&app);
     let mut random = 0x2545_f491_u64;
-    let reply = app
-        .owner()
-        .header("prefer", "respond-async")
-        .create_task("go")
-        .await;
+    let reply = app.owner().prefer("respond-async").create_task("go").await;
     let task = reply.str("/task_id");
     let (mut seen, mut cuts, mut decided) = (Vec::<Event>::new(), 0, false);
     loop {

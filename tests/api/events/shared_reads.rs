@@ -143,7 +143,7 @@ async fn slow_stream_beside_a_fast_one_misses_no_event() {
     let mut fast = app.owner().watch(&held.task, None).await;
     fast.until("caught_up").await;
     let path = format!("/resume/{}/approve", held.request);
-    app.owner().header("prefer", "wait=0").hit(&path).await;
+    app.owner().prefer("wait=0").hit(&path).await;
     let last = fast.rest().await.pop().unwrap();
     assert_eq!(last.name, "task.completed");
 

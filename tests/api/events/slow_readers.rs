@@ -19,11 +19,7 @@ async fn stream_of_a_client_that_does_not_read_is_closed() {
     // The results exceed the buffers of a connection whose client does not read.
     app.tool.answers(200, "x".repeat(900 * 1024));
     app.model.then(calls(&[("lookup", "{}"); 16]));
-    let task = app
-        .owner()
-        .header("prefer", "wait=120")
-        .create_task("look")
-        .await;
+    let task = app.owner().prefer("wait=120").create_task("look").await;
     assert_eq!(task.str("/status"), "Completed");
 
     let socket = TcpSocket::new_v4().unwrap();

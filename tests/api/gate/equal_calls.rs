@@ -107,11 +107,7 @@ async fn call_that_equal_calls_do_not_continue_says_so_while_it_runs(on: On) {
     );
     app.tool.open();
     let path = format!("/v1/gate/calls/{}", first.str("/task_id"));
-    let ended = app
-        .actor(AGENT)
-        .header("prefer", "wait=10")
-        .get(&path)
-        .await;
+    let ended = app.actor(AGENT).prefer("wait=10").get(&path).await;
     assert_call(&ended, 200, "allow", "settled", "succeeded");
     let again = crate::api::mcp_gate::call(&app, "10", &named).await;
     assert_eq!(

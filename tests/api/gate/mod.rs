@@ -73,7 +73,7 @@ pub(super) async fn ask(app: &TestApp, body: &Value, seconds: u32) -> Reply {
 }
 
 pub(super) async fn ask_as(actor: Actor<'_>, body: &Value, seconds: u32) -> Reply {
-    let actor = actor.header("prefer", &format!("wait={seconds}"));
+    let actor = actor.prefer(&format!("wait={seconds}"));
     actor.post("/v1/gate/calls", body).await
 }
 
@@ -91,7 +91,7 @@ pub(super) async fn decide(app: &TestApp, call: &Reply, verb: &str) -> Reply {
 /// Decides the open request of a call as `actor`; `verb` is `approve` or `reject`.
 pub(super) async fn decide_as(actor: Actor<'_>, call: &Reply, verb: &str) -> Reply {
     let path = format!("/resume/{}/{verb}", call.str("/request/request_id"));
-    let reply = actor.header("prefer", "wait=0").hit(&path).await;
+    let reply = actor.prefer("wait=0").hit(&path).await;
     assert!(reply.status < 300, "{}", reply.text);
     reply
 }

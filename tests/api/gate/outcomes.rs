@@ -22,9 +22,7 @@ pub(super) async fn report(app: &TestApp, body: &Value) -> Reply {
 
 async fn read_call(app: &TestApp, call: &Reply, seconds: u32) -> Reply {
     let path = format!("/v1/gate/calls/{}", call.str("/task_id"));
-    let actor = app
-        .actor(AGENT)
-        .header("prefer", &format!("wait={seconds}"));
+    let actor = app.actor(AGENT).prefer(&format!("wait={seconds}"));
     actor.get(&path).await
 }
 
@@ -119,11 +117,7 @@ async fn call_that_was_started_says_how_it_ended(on: On) {
             )
             .await;
             let path = format!("/resume/{}", doubtful.str("/request/request_id"));
-            let decided = app
-                .owner()
-                .header("prefer", "wait=0")
-                .post(&path, &answer)
-                .await;
+            let decided = app.owner().prefer("wait=0").post(&path, &answer).await;
             assert!(decided.status < 300, "{}", decided.text);
         }
         let ended = read_call(&app, &call, 10).await;

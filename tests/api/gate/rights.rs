@@ -73,7 +73,7 @@ struct AliceCalls {
 /// Sends the request of an operation. `number` is part of the arguments of a new call, which
 /// therefore equals no other call.
 async fn send(actor: Actor<'_>, operation: Operation, calls: &AliceCalls, number: usize) -> Reply {
-    let actor = actor.header("prefer", "wait=0");
+    let actor = actor.prefer("wait=0");
     let arguments = |order: usize| json!({"order": order, "amount": 120});
     match operation {
         Operation::Propose => {

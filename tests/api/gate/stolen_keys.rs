@@ -243,7 +243,7 @@ async fn removed_key_ends_the_wait_of_its_holder_and_a_later_approval_starts_not
     // The response is an event stream, so its headers arrive while the call is still held.
     let waiting = app
         .actor(AGENT)
-        .header("prefer", "wait=300")
+        .prefer("wait=300")
         .sent(Method::POST, "/mcp/refunds", body)
         .await;
     until_asker(&app, &held, |until| until > Time(0)).await;

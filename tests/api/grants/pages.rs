@@ -63,7 +63,7 @@ async fn page_offers_to_remember_and_remembers_only_what_is_ticked(on: On) {
     let first = format!("/v1/tasks/{}", held.task);
     assert_eq!(
         app.owner()
-            .header("prefer", "wait=10")
+            .prefer("wait=10")
             .get(&first)
             .await
             .str("/status"),

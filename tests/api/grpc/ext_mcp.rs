@@ -134,7 +134,7 @@ async fn held(grpc: &mut Grpc, params: &str) -> String {
 
 /// Answers a request about one call as the owner. `action` is the answer to the call, as JSON.
 pub(super) async fn resume(app: &TestApp, request: &str, action: &str) {
-    let owner = app.owner().header("prefer", "wait=0");
+    let owner = app.owner().prefer("wait=0");
     let path = format!("/resume/{request}");
     let shown = app.owner().get(&path).await;
     let call = shown.str("/tool_calls/0/tool_call_id");

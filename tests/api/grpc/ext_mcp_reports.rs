@@ -114,7 +114,7 @@ async fn header_of_a_call_is_its_id_and_names_a_later_attempt_too(on: On) {
     let path = format!("/resume/{}", reported.str("/request/request_id"));
     let retried = app
         .owner()
-        .header("prefer", "wait=0")
+        .prefer("wait=0")
         .post(&path, &json!({"action": "retry"}))
         .await;
     assert!(retried.status < 300, "{}", retried.text);

@@ -257,7 +257,7 @@ async fn decide(app: &TestApp, verdict: &Verdict, verb: &str) {
     let request = body["result"]["_meta"]["holdpoint/gate"]["request_id"]
         .as_str()
         .unwrap();
-    let owner = app.owner().header("prefer", "wait=0");
+    let owner = app.owner().prefer("wait=0");
     let reply = owner.hit(&format!("/resume/{request}/{verb}")).await;
     assert!(reply.status < 300, "{}", reply.text);
 }

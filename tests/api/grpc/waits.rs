@@ -63,7 +63,7 @@ async fn approve(app: &TestApp, request: &Value) {
         "/resume/{}/approve",
         request["request_id"].as_str().unwrap()
     );
-    let reply: Reply = app.owner().header("prefer", "wait=0").hit(&path).await;
+    let reply: Reply = app.owner().prefer("wait=0").hit(&path).await;
     assert!(reply.status < 300, "{}", reply.text);
 }
 

@@ -87,11 +87,7 @@ async fn timeline_of_a_long_journal_is_paged_back_without_a_gap_or_a_repetition(
     app.model
         .then(calls(&[("forbidden", "{}"); 200]))
         .then(text_answer("done"));
-    let task = app
-        .owner()
-        .header("prefer", "wait=60")
-        .create_task("go")
-        .await;
+    let task = app.owner().prefer("wait=60").create_task("go").await;
     assert_eq!(task.str("/status"), "Completed", "{}", task.text);
     let path = format!("/tasks/{}", task.str("/task_id"));
     let (mut numbers, mut sizes, mut query) = (Vec::new(), Vec::new(), String::new());

@@ -65,11 +65,7 @@ async fn link_rejects_with_what_its_person_wants_to_follow(on: On) {
         let path = link("dora", &held.request);
         let reply = answer(&app, &path, "reject", &[("then", then)]).await;
         assert_eq!(reply.status, 303, "{}", reply.text);
-        let task = app
-            .owner()
-            .header("prefer", "wait=20")
-            .task(&held.task)
-            .await;
+        let task = app.owner().prefer("wait=20").task(&held.task).await;
         assert_eq!(task.str("/status"), status);
         let decision = &decisions(&app, &held.task).await[0];
         assert_eq!(
@@ -198,11 +194,7 @@ async fn two_links_of_two_people_are_two_of_two_and_one_person_twice_is_not(on: 
             .status,
         303
     );
-    let task = app
-        .owner()
-        .header("prefer", "wait=20")
-        .task(&held.task)
-        .await;
+    let task = app.owner().prefer("wait=20").task(&held.task).await;
     assert_eq!(
         (task.str("/status").as_str(), app.tool.ledger().len()),
         ("Completed", 1)
@@ -272,7 +264,7 @@ async fn link_sealed_with_an_old_key_decides_while_the_key_is_configured() {
         .await;
     app.model.then(text_answer("done"));
     assert_eq!(answer(&app, &path, "approve", &[]).await.status, 303);
-    let waits = app.owner().header("prefer", "wait=60");
+    let waits = app.owner().prefer("wait=60");
     let done = waits.task(&held.task).await;
     assert_eq!(done.str("/status"), "Completed", "{}", done.text);
     let gone = link("dora", &app.held().await.request);

@@ -72,11 +72,7 @@ async fn held(app: &TestApp, count: usize, bytes: usize) -> Reply {
     let arguments = long(bytes);
     app.model
         .then(calls(&vec![("refund", arguments.as_str()); count]));
-    let task = app
-        .owner()
-        .header("prefer", "wait=300")
-        .create_task("please")
-        .await;
+    let task = app.owner().prefer("wait=300").create_task("please").await;
     assert_eq!(task.str("/status"), "Paused", "{}", task.text);
     task
 }
@@ -108,7 +104,7 @@ async fn page_of_items_ends_at_4_mib_and_has_at_least_one_entry(on: On) {
     // The first message makes every prompt too large for the fake model, so the task fails
     // after each message. Each message adds three items: the status Running, the message, the
     // status Failed.
-    let patient = app.owner().header("prefer", "wait=300");
+    let patient = app.owner().prefer("wait=300");
     let first = patient.create_task(&"x".repeat(5 << 20)).await;
     let path = format!("/v1/tasks/{}", first.str("/task_id"));
     for _ in 0..4 {

@@ -83,7 +83,7 @@ async fn approval_is_bound_to_its_actor_and_its_namespace(on: On) {
     let held = call(&app, "0", &refund(120)).await;
     answer(&app, &held, &json!({"action": "approve"})).await;
     for other in [CAROLS_AGENT, NAMESAKES_AGENT] {
-        let actor = app.actor(other).header("prefer", "wait=0");
+        let actor = app.actor(other).prefer("wait=0");
         let reply = post_as(actor, &older("tools/call", &refund(120))).await;
         assert_eq!(about(&reply)["state"], "pending", "{other}: {}", reply.text);
         assert_ne!(about(&reply)["task_id"], about(&held)["task_id"]);
@@ -143,7 +143,7 @@ async fn reviewers_list_approve_and_deny_and_only_they_may(on: On) {
         list.body["requests"].as_array().unwrap().len()
     };
     assert_eq!(listed().await, 2);
-    let reviewer = || app.approver().header("prefer", "wait=0");
+    let reviewer = || app.approver().prefer("wait=0");
     reviewer()
         .hit(&format!("{}/approve", request_path(&approved)))
         .await;

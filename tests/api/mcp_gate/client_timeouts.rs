@@ -30,7 +30,7 @@ async fn call_is_held_with_progress_notifications_and_runs_when_it_is_approved_i
     let mut params = refund(120);
     params["_meta"] = json!({"progressToken": "t1"});
     let body = older("tools/call", &params).to_string().into_bytes();
-    let agent = app.actor(AGENT).header("prefer", "wait=300");
+    let agent = app.actor(AGENT).prefer("wait=300");
     let body = Some(("application/json", body));
     let held = async {
         let request = until_held(&app).await;
@@ -56,7 +56,7 @@ async fn call_is_held_with_progress_notifications_and_runs_when_it_is_approved_i
         "/resume/{}/approve",
         request["request_id"].as_str().unwrap()
     );
-    app.approver().header("prefer", "wait=0").hit(&path).await;
+    app.approver().prefer("wait=0").hit(&path).await;
     while let Some(chunk) = response.chunk().await.unwrap() {
         text += &String::from_utf8_lossy(&chunk);
     }

@@ -73,14 +73,14 @@ async fn approved_call_is_continued_only_by_its_own_agent_with_its_arguments_and
     let app = gate(on, "").await;
     let held = call(&app, "0", &refund(120)).await;
     answer(&app, &held, &json!({"action": "approve"})).await;
-    let carol = app.actor(CAROLS_AGENT).header("prefer", "wait=0");
+    let carol = app.actor(CAROLS_AGENT).prefer("wait=0");
     let carols = post_as(carol, &older("tools/call", &refund(120))).await;
-    let namesake = app.actor(NAMESAKES_AGENT).header("prefer", "wait=0");
+    let namesake = app.actor(NAMESAKES_AGENT).prefer("wait=0");
     let namesakes = post_as(namesake, &older("tools/call", &refund(120))).await;
     let other = call(&app, "0", &refund(121)).await;
     let session = app
         .actor(AGENT)
-        .header("prefer", "wait=0")
+        .prefer("wait=0")
         .header("holdpoint-session", "s2");
     let elsewhere = post_as(session, &older("tools/call", &refund(120))).await;
     for reply in [carols, namesakes, other, elsewhere] {
@@ -104,9 +104,9 @@ async fn continuation_reference_is_no_permission_for_another_tenant_user_or_oper
     let mut params = refund(120);
     params["requestState"] = state.clone();
     let message = newest("tools/call", params);
-    let carol = app.actor(CAROLS_AGENT).header("prefer", "wait=0");
+    let carol = app.actor(CAROLS_AGENT).prefer("wait=0");
     let carols = post_as(carol, &message).await;
-    let namesake = app.actor(NAMESAKES_AGENT).header("prefer", "wait=0");
+    let namesake = app.actor(NAMESAKES_AGENT).prefer("wait=0");
     let namesakes = post_as(namesake, &message).await;
     let others = with_state(&app, &state, 130, "0").await;
     let forged = json!("hp1.019aa000-0000-7000-8000-000000000000.1");
@@ -125,8 +125,8 @@ async fn continuation_reference_is_no_permission_for_another_tenant_user_or_oper
 #[apply(on_both)]
 async fn reference_to_the_call_of_another_is_answered_without_a_read_of_its_journal(on: On) {
     let app = gate(on, "").await;
-    let carol = app.actor(CAROLS_AGENT).header("prefer", "wait=0");
-    let namesake = app.actor(NAMESAKES_AGENT).header("prefer", "wait=0");
+    let carol = app.actor(CAROLS_AGENT).prefer("wait=0");
+    let namesake = app.actor(NAMESAKES_AGENT).prefer("wait=0");
     for (amount, actor) in [(130, carol), (140, namesake)] {
         let (state, task) = state_of(&post_as(actor, &newest("tools/call", refund(120))).await);
         // This damage makes every read of the task's journal fail.
@@ -148,7 +148,7 @@ async fn key_names_its_call_beside_a_continuation_reference_that_names_no_call_o
 ) {
     let app = gate(on, "").await;
     let known = approved(&app).await;
-    let carol = app.actor(CAROLS_AGENT).header("prefer", "wait=0");
+    let carol = app.actor(CAROLS_AGENT).prefer("wait=0");
     let (foreign, _) = state_of(&post_as(carol, &newest("tools/call", refund(120))).await);
     let forged = json!("hp1.019aa000-0000-7000-8000-000000000000.1");
     let garbage = json!("hp1.x.1-TAMPERED");

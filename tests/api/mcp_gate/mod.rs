@@ -19,7 +19,7 @@ use crate::support::test_app::{Actor, On, Reply, TestApp};
 /// Posts a message as Alice's agent. Adds the headers of the revision 2026-07-28 if the message's
 /// `_meta` names a revision.
 async fn post(app: &TestApp, wait: &str, message: &Value) -> Reply {
-    let actor = app.actor(AGENT).header("prefer", &format!("wait={wait}"));
+    let actor = app.actor(AGENT).prefer(&format!("wait={wait}"));
     post_as(actor, message).await
 }
 
@@ -124,7 +124,7 @@ async fn answer_task(app: &TestApp, task: &str, body: &Value) {
     let task = app.owner().task(task).await;
     let path = format!("/resume/{}", task.str("/pending/0/request_id"));
     let call = task.str("/pending/0/tool_calls/0/tool_call_id");
-    let actor = app.approver().header("prefer", "wait=0");
+    let actor = app.approver().prefer("wait=0");
     let reply = actor.post(&path, &json!({"decisions": {call: body}})).await;
     assert!(reply.status < 300, "{}", reply.text);
 }

@@ -71,7 +71,7 @@ async fn cancellation_ends_no_wait_for_an_equal_id_in_another_session() {
     let mut message = older("tools/call", &refund(120));
     message["id"] = json!("seven");
     let agent = |session: &str| {
-        let agent = app.actor(AGENT).header("prefer", "wait=60");
+        let agent = app.actor(AGENT).prefer("wait=60");
         agent.header("holdpoint-session", session)
     };
     let leaves = async {
@@ -84,7 +84,7 @@ async fn cancellation_ends_no_wait_for_an_equal_id_in_another_session() {
         let request = eventually("both calls wait", both_wait).await;
         cancel(&agent("leaves")).await;
         let id = request["request_id"].as_str().unwrap();
-        let approver = app.approver().header("prefer", "wait=0");
+        let approver = app.approver().prefer("wait=0");
         approver.approve(id).await;
     };
     let (left, stayed) = (agent("leaves"), agent("stays"));
@@ -102,7 +102,7 @@ async fn client_of_the_newest_revision_continues_its_call_after_a_restart_of_the
     // The response is an event stream. Its head arrives while the call still waits.
     let waiting = app
         .actor(AGENT)
-        .header("prefer", "wait=300")
+        .prefer("wait=300")
         .header("mcp-protocol-version", "2026-07-28")
         .header("mcp-method", "tools/call")
         .header("mcp-name", "refund")

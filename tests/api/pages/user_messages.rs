@@ -34,7 +34,7 @@ async fn page_shows_the_users_message_and_after_the_decision_what_followed(on: O
     app.tool.answers(200, r#"{"paid":true}"#);
     let done = app
         .anonymous()
-        .header("prefer", "wait=30")
+        .prefer("wait=30")
         .hit(&format!("{path}/approve"))
         .await;
     assert_eq!(done.str("/status"), "Completed", "{}", done.text);
@@ -84,7 +84,7 @@ async fn page_shows_the_users_message_however_many_calls_come_before_the_questio
     let body = json!({"input": "Refund order 17."});
     let held = app
         .anonymous()
-        .header("prefer", "wait=30")
+        .prefer("wait=30")
         .post("/v1/tasks", &body)
         .await;
     held.assert_status(201, "Paused");

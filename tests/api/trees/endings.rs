@@ -163,7 +163,7 @@ async fn call_running_while_its_tree_is_canceled_gets_a_late_result(on: On) {
     let body = json!({"input": json!([[works]]).to_string()});
     let root = app
         .owner()
-        .header("prefer", "wait=0")
+        .prefer("wait=0")
         .post("/v1/tasks", &body)
         .await
         .str("/task_id");
@@ -361,7 +361,7 @@ async fn message_is_refused_while_a_sub_agent_works(on: On) {
     let body = json!({"input": json!([[works]]).to_string()});
     let root = app
         .owner()
-        .header("prefer", "wait=0")
+        .prefer("wait=0")
         .post("/v1/tasks", &body)
         .await
         .str("/task_id");

@@ -109,7 +109,7 @@ async fn sub_agent_canceled_during_a_call_leaves_it_unknown_and_its_parent_goes_
     let body = json!({"input": json!([turn(&[works]), "supervisor: without"]).to_string()});
     let root = app
         .owner()
-        .header("prefer", "wait=0")
+        .prefer("wait=0")
         .post("/v1/tasks", &body)
         .await
         .str("/task_id");
@@ -153,7 +153,7 @@ async fn sub_agents_can_be_canceled_as_they_begin(on: On) {
         let body = json!({"input": json!([turn(&three), "end"]).to_string()});
         let root = app
             .owner()
-            .header("prefer", "wait=0")
+            .prefer("wait=0")
             .post("/v1/tasks", &body)
             .await
             .str("/task_id");

@@ -13,6 +13,12 @@ impl Actor<'_> {
         self
     }
 
+    /// Sends the header `prefer`, such as `wait=0`.
+    #[must_use]
+    pub fn prefer(self, preference: &str) -> Self {
+        self.header("prefer", preference)
+    }
+
     pub async fn get(&self, path: &str) -> Reply {
         self.send(Method::GET, path, None).await
     }

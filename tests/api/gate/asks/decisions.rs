@@ -85,7 +85,7 @@ async fn approval_of_a_call_whose_asker_is_gone_is_answered_at_once(on: On) {
         let approver = app
             .approver()
             .header("idempotency-key", "yes")
-            .header("prefer", prefer);
+            .prefer(prefer);
         let decided = approver.hit(&path).await;
         decided.assert_status(202, "Running");
         assert_eq!(decided.header("idempotency-replayed"), replayed);
@@ -107,11 +107,7 @@ async fn approved_call_without_an_ask_expires(on: On) {
     let held = ask_by_key(&app, "k1", &refund(120), 0).await;
     decide(&app, &held, "approve").await;
     let path = format!("/v1/gate/calls/{}", held.str("/task_id"));
-    let ended = app
-        .actor(AGENT)
-        .header("prefer", "wait=20")
-        .get(&path)
-        .await;
+    let ended = app.actor(AGENT).prefer("wait=20").get(&path).await;
     assert_call(&ended, 200, "deny", "settled", "expired");
     let items = items(&app, &ended).await;
     let result = items
@@ -199,7 +195,7 @@ async fn person_may_edit_or_answer_a_held_call(on: On) {
     let held = ask_by_key(&app, "edit", &refund(120), 0).await;
     let path = format!("/resume/{}", held.str("/request/request_id"));
     let id = held.str("/tool_call_id");
-    app.approver().header("prefer", "wait=0").post(&path, &json!({"decisions": {(&id): {"action": "edit", "arguments": {"order": 17, "amount": 50}}}})).await;
+    app.approver().prefer("wait=0").post(&path, &json!({"decisions": {(&id): {"action": "edit", "arguments": {"order": 17, "amount": 50}}}})).await;
     let call = ask_by_key(&app, "edit", &refund(120), 10).await;
     assert_call(&call, 200, "allow", "settled", "succeeded");
     assert_eq!(

@@ -63,7 +63,7 @@ async fn newest_decision_about_equal_calls_counts_and_not_the_last_end(on: On) {
     let path = format!("/resume/{}", edited.str("/request/request_id"));
     let decided = app
         .approver()
-        .header("prefer", "wait=0")
+        .prefer("wait=0")
         .post(&path, &json!({"decisions": decisions}))
         .await;
     assert!(decided.status < 300, "{}", decided.text);

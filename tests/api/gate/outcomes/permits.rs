@@ -125,7 +125,7 @@ async fn ask_without_a_key_gets_the_attempt_that_a_person_has_approved(on: On) {
     let path = format!("/resume/{}", unknown.str("/request/request_id"));
     let retried = app
         .owner()
-        .header("prefer", "wait=0")
+        .prefer("wait=0")
         .post(&path, &json!({"action": "retry"}))
         .await;
     assert!(retried.status < 300, "{}", retried.text);

@@ -25,7 +25,7 @@ async fn unknown_report_of_a_once_call_asks_a_person_and_a_retry_needs_another_a
     let path = format!("/resume/{}", unknown.str("/request/request_id"));
     let retried = app
         .owner()
-        .header("prefer", "wait=0")
+        .prefer("wait=0")
         .post(&path, &json!({"action": "retry"}))
         .await;
     assert!(retried.status < 300, "{}", retried.text);

@@ -27,7 +27,7 @@ async fn client_waits_for_a_sub_agent_as_for_a_root(on: On) {
     let body = json!({"input": json!(program).to_string()});
     let root = app
         .owner()
-        .header("prefer", "respond-async")
+        .prefer("respond-async")
         .post("/v1/tasks", &body)
         .await;
     root.assert_status(202, "Running");
@@ -44,7 +44,7 @@ async fn client_waits_for_a_sub_agent_as_for_a_root(on: On) {
     );
     assert_eq!(shown.body["pending"].as_array().unwrap().len(), 1);
     let analyst = id(&only(&app, &root_id, "analyst").await);
-    let zero = app.owner().header("prefer", "wait=0").task(&analyst).await;
+    let zero = app.owner().prefer("wait=0").task(&analyst).await;
     assert_eq!(zero.str("/status"), "Running");
     let (waited, ()) = tokio::join!(still(&app, &analyst), async { app.tool.open() });
     waited.assert_completed("analyst: looked");
@@ -71,7 +71,7 @@ async fn decision_is_taken_while_a_sibling_works(on: On) {
     let body = json!({"input": json!(program).to_string()});
     let root = app
         .owner()
-        .header("prefer", "respond-async")
+        .prefer("respond-async")
         .post("/v1/tasks", &body)
         .await;
     let root_id = root.str("/task_id");
@@ -79,11 +79,7 @@ async fn decision_is_taken_while_a_sibling_works(on: On) {
     let asked = async || open(&task(&app, &root_id).await).pop();
     let (_, request) = eventually("the clerk asks", asked).await;
     let body = json!({"action": "respond", "response": {"answer": "north"}});
-    let taken = app
-        .owner()
-        .header("prefer", "wait=0")
-        .answer(&request, &body)
-        .await;
+    let taken = app.owner().prefer("wait=0").answer(&request, &body).await;
     taken.assert_status(202, "Running");
     let clerk = id(&only(&app, &root_id, "clerk").await);
     assert_eq!(still(&app, &clerk).await.str("/output"), "clerk: heard");
