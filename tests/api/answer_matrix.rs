@@ -207,7 +207,7 @@ async fn one_is_taken(app: &TestApp, taken: &Taken) {
                 .await
         }
     };
-    let key = || app.owner().header("idempotency-key", "only-once");
+    let key = || app.owner().keyed("only-once");
     let done = post(key()).await;
     assert_eq!(
         (done.status, done.str("/status").as_str()),
@@ -249,7 +249,7 @@ async fn is_taken_once<'a>(
     done: &Reply,
     post: impl AsyncFn(Actor<'a>) -> Reply,
 ) {
-    let key = || app.owner().header("idempotency-key", "only-once");
+    let key = || app.owner().keyed("only-once");
     let after = state(app, &question.task).await;
     let replay = post(key()).await;
     assert_eq!(
@@ -259,10 +259,7 @@ async fn is_taken_once<'a>(
         replay.text
     );
     assert_eq!(replay.body, done.body, "{about}");
-    for actor in [
-        app.owner(),
-        app.owner().header("idempotency-key", "another"),
-    ] {
+    for actor in [app.owner(), app.owner().keyed("another")] {
         let again = post(actor).await;
         is(&again, 409, "already_decided", about);
         shows(&again, question, "resumed");
@@ -299,7 +296,7 @@ async fn nothing_is_taken_any_more(
     for taken in TAKEN.iter().filter(|taken| taken.kind == kind) {
         let about = format!("{kind} {} {stands}", taken.answer);
         let (path, body) = post(question, kind, taken.answer);
-        let late = send(&app.owner().header("idempotency-key", "late"), &path, &body).await;
+        let late = send(&app.owner().keyed("late"), &path, &body).await;
         is(&late, status, code, &about);
         shows(&late, question, stands);
         assert_eq!(late.body["request"]["can_decide"], false, "{about}");

@@ -70,7 +70,7 @@ async fn repeated_post_takes_a_refused_commit_and_two_reads() {
     let app = unpolled(line.url(), &refunds("{ owner: true }")).await;
     app.model.then(text_answer("done"));
     let post = async |app: &TestApp| {
-        let owner = app.owner().header("idempotency-key", "a");
+        let owner = app.owner().keyed("a");
         let body = json!({"agent": "billing", "input": "Refund order 17."});
         let reply = owner.post("/v1/tasks", &body).await;
         assert_eq!(reply.str("/status"), "Completed", "{}", reply.text);

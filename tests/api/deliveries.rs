@@ -247,7 +247,7 @@ async fn receiver_of_another_tenant_is_refused_like_an_unknown_one() {
 #[apply(on_both)]
 async fn resend_repeated_with_its_key_sends_nothing_more(on: On) {
     let fixture = fixture_on(on).await;
-    let ops = || fixture.app.actor(OPS).header("idempotency-key", "k");
+    let ops = || fixture.app.actor(OPS).keyed("k");
     let one = format!(
         "/v1/deliveries/{}/resend",
         id(&fixture.deliveries("").await[0])
@@ -263,12 +263,7 @@ async fn resend_repeated_with_its_key_sends_nothing_more(on: On) {
     );
     fixture.hook.reached(3).await;
     fixture.counted(&[("sent", 2)]).await;
-    let malformed = fixture
-        .app
-        .actor(OPS)
-        .header("idempotency-key", "a b")
-        .hit(&one)
-        .await;
+    let malformed = fixture.app.actor(OPS).keyed("a b").hit(&one).await;
     assert_eq!(malformed.status, 400);
 
     let (many, body) = (
@@ -292,11 +287,6 @@ async fn resend_repeated_with_its_key_sends_nothing_more(on: On) {
             .status,
         404
     );
-    let not_an_admin = fixture
-        .app
-        .actor(BOB)
-        .header("idempotency-key", "k")
-        .post(many, &body)
-        .await;
+    let not_an_admin = fixture.app.actor(BOB).keyed("k").post(many, &body).await;
     assert_eq!(not_an_admin.status, 403);
 }

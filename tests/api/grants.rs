@@ -287,7 +287,7 @@ async fn replayed_answer_gives_no_second_standing_decision(on: On) {
     app.model.then(text_answer("done"));
     let body = json!({"action": "approve", "remember": wish("owner", "1h")});
     for _ in 0..2 {
-        let actor = app.approver().header("idempotency-key", "once");
+        let actor = app.approver().keyed("once");
         assert_eq!(actor.answer(&held.request, &body).await.status, 200);
     }
     assert_eq!(listed(app.approver()).await.len(), 1);

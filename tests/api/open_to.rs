@@ -188,14 +188,14 @@ async fn replay_is_403_after_the_agent_was_closed(on: On) {
     app.model.then(text_answer("one")).then(text_answer("two"));
     let task = app
         .owner()
-        .header("idempotency-key", "k")
+        .keyed("k")
         .create_task("go")
         .await
         .str("/task_id");
     let path = format!("/v1/tasks/{task}/messages");
     assert_eq!(
         app.owner()
-            .header("idempotency-key", "k")
+            .keyed("k")
             .post(&path, &json!({"input": "more"}))
             .await
             .status,
@@ -205,20 +205,13 @@ async fn replay_is_403_after_the_agent_was_closed(on: On) {
         .await;
     assert_eq!(
         app.owner()
-            .header("idempotency-key", "k")
+            .keyed("k")
             .post(&path, &json!({"input": "more"}))
             .await
             .status,
         403
     );
-    assert_eq!(
-        app.owner()
-            .header("idempotency-key", "k")
-            .create_task("go")
-            .await
-            .status,
-        403
-    );
+    assert_eq!(app.owner().keyed("k").create_task("go").await.status, 403);
 }
 
 #[apply(on_both)]

@@ -298,28 +298,16 @@ async fn repeated_post_with_the_same_key_does_nothing_more(on: On) {
         .then(calls(&[("refund", r#"{"order":1,"amount":50}"#)]))
         .then(text_answer("done"));
     let body = json!({"input": "go"});
-    let first = app
-        .owner()
-        .header("idempotency-key", "k1")
-        .post("/v1/tasks", &body)
-        .await;
-    let again = app
-        .owner()
-        .header("idempotency-key", "k1")
-        .post("/v1/tasks", &body)
-        .await;
+    let first = app.owner().keyed("k1").post("/v1/tasks", &body).await;
+    let again = app.owner().keyed("k1").post("/v1/tasks", &body).await;
     assert_eq!((first.status, again.status), (201, 201), "{}", again.text);
     assert_eq!(first.body["task_id"], again.body["task_id"]);
     assert_eq!(again.header("idempotency-replayed"), "true");
-    let other = app
-        .owner()
-        .header("idempotency-key", "k1")
-        .create_task("else")
-        .await;
+    let other = app.owner().keyed("k1").create_task("else").await;
     other.assert_code(422, "idempotency_key_reused");
     let path = format!("/resume/{}/approve", first.str("/pending/0/request_id"));
-    let done = app.owner().header("idempotency-key", "k2").hit(&path).await;
-    let replay = app.owner().header("idempotency-key", "k2").hit(&path).await;
+    let done = app.owner().keyed("k2").hit(&path).await;
+    let replay = app.owner().keyed("k2").hit(&path).await;
     assert_eq!((done.status, replay.status), (200, 200), "{}", replay.text);
     assert_eq!(replay.str("/status"), "Completed");
     let spelled = format!(
@@ -327,7 +315,7 @@ async fn repeated_post_with_the_same_key_does_nothing_more(on: On) {
         first.str("/pending/0/request_id").to_uppercase()
     );
     for path in [spelled.clone(), spelled.replace('-', "%2D")] {
-        let replay = app.owner().header("idempotency-key", "k2").hit(&path).await;
+        let replay = app.owner().keyed("k2").hit(&path).await;
         assert_eq!(
             (replay.status, replay.header("idempotency-replayed")),
             (200, "true"),

@@ -10,7 +10,7 @@ use crate::support::test_app::{On, TestApp};
 async fn wait_shows_the_commit_that_another_replica_made_before_it() {
     let app = TestApp::start(On::Postgres).await;
     let other = app.replica().await;
-    let keyed = app.owner().header("idempotency-key", "k1");
+    let keyed = app.owner().keyed("k1");
     app.model
         .then(calls(&[("refund", r#"{"order": 17, "amount": 120}"#)]));
     let body = json!({"input": "please"});

@@ -45,31 +45,19 @@ async fn post_body_is_kept_as_a_keyed_hash_and_recognized_after_a_key_change(on:
     let mut app = TestApp::start(on).await;
     let body = json!({"input": "go"});
     app.model.then(text_answer("hello"));
-    let first = app
-        .owner()
-        .header("idempotency-key", "1")
-        .post("/v1/tasks", &body)
-        .await;
+    let first = app.owner().keyed("1").post("/v1/tasks", &body).await;
     app.restart_with(|yaml| format!("{yaml}{KEYS}")).await;
     app.model.then(text_answer("hello"));
-    let second = app
-        .owner()
-        .header("idempotency-key", "2")
-        .post("/v1/tasks", &body)
-        .await;
+    let second = app.owner().keyed("2").post("/v1/tasks", &body).await;
     app.restart_with(|yaml| yaml.replace(KEYS, ANEW)).await;
     app.model
         .then(calls(&[("refund", r#"{"order":1,"amount":50}"#)]))
         .then(text_answer("done"));
-    let third = app
-        .owner()
-        .header("idempotency-key", "3")
-        .post("/v1/tasks", &body)
-        .await;
+    let third = app.owner().keyed("3").post("/v1/tasks", &body).await;
     let path = format!("/resume/{}", third.str("/pending/0/request_id"));
     let answer = app
         .owner()
-        .header("idempotency-key", "4")
+        .keyed("4")
         .post(&path, &json!({"action": "approve"}))
         .await;
     assert_eq!(answer.status, 200, "{}", answer.text);
@@ -89,23 +77,15 @@ async fn post_body_is_kept_as_a_keyed_hash_and_recognized_after_a_key_change(on:
     assert_ne!(rows[1][3..], rows[2][3..]);
 
     for (key, task) in [("1", &first), ("2", &second), ("3", &third)] {
-        let again = app
-            .owner()
-            .header("idempotency-key", key)
-            .post("/v1/tasks", &body)
-            .await;
+        let again = app.owner().keyed(key).post("/v1/tasks", &body).await;
         again.assert_header(201, "idempotency-replayed", "true");
         assert_eq!(again.str("/task_id"), task.str("/task_id"));
-        let other = app
-            .owner()
-            .header("idempotency-key", key)
-            .create_task("else")
-            .await;
+        let other = app.owner().keyed(key).create_task("else").await;
         other.assert_code(422, "idempotency_key_reused");
     }
     let again = app
         .owner()
-        .header("idempotency-key", "4")
+        .keyed("4")
         .post(&path, &json!({"action": "approve"}))
         .await;
     again.assert_header(200, "idempotency-replayed", "true");

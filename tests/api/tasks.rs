@@ -187,7 +187,7 @@ async fn errors_are_problems_with_a_page(on: On) {
         alice.get("/v1/tasks?status=Waiting").await,
     ];
     let body = json!({"input": "a"});
-    let empty_key = app.owner().header("idempotency-key", "");
+    let empty_key = app.owner().keyed("");
     let empty_key = empty_key.post("/v1/tasks", &body).await;
     let speaks_for_bob = app.owner().header("holdpoint-user", "bob");
     let forbidden = vec![

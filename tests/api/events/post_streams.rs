@@ -167,7 +167,7 @@ async fn replayed_post_streams_from_the_commit_it_repeats(on: On) {
     let app = TestApp::start(on).await;
     app.model
         .then(calls(&[("refund", r#"{"order":1,"amount":99}"#)]));
-    let keyed = |key: &str| app.owner().header("idempotency-key", key);
+    let keyed = |key: &str| app.owner().keyed(key);
     let body = json!({"input": "hi"});
     let first = keyed("a").post("/v1/tasks", &body).await;
     let (task, request) = (first.str("/task_id"), first.str("/pending/0/request_id"));

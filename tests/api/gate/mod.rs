@@ -79,7 +79,7 @@ pub(super) async fn ask_as(actor: Actor<'_>, body: &Value, seconds: u32) -> Repl
 
 /// Proposes a call as Alice's agent, with `key` as its idempotency key.
 pub(super) async fn ask_by_key(app: &TestApp, key: &str, body: &Value, seconds: u32) -> Reply {
-    let actor = app.actor(AGENT).header("idempotency-key", key);
+    let actor = app.actor(AGENT).keyed(key);
     ask_as(actor, body, seconds).await
 }
 

@@ -135,7 +135,7 @@ async fn gate_without_reports_releases_a_call_and_keeps_a_report(on: On) {
     assert!(call.body["permit"].is_object(), "{}", call.text);
     let other = app
         .actor(AGENT)
-        .header("idempotency-key", "k1")
+        .keyed("k1")
         .header("holdpoint-runner", "r2");
     let other = ask_as(other, &bash("ls"), 5).await;
     assert_eq!(

@@ -227,7 +227,7 @@ async fn task_page_cancels_the_task_for_those_who_may_in_two_steps(on: On) {
     );
     assert_eq!(app.owner().get(&path).await.status, 200);
     for replayed in ["", "true"] {
-        let owner = app.owner().header("idempotency-key", "k");
+        let owner = app.owner().keyed("k");
         let canceled = owner.send(Method::POST, &cancel, Some(form(&[]))).await;
         let said = (
             canceled.header("location"),

@@ -137,10 +137,7 @@ async fn link_posted_with_an_idempotency_key_is_stored_in_no_column(on: On) {
     let paths = [link("dora", &held.request), link("dora", &held.request)];
     let digest = digest(&page(&app, &paths[0]).await).replace(':', "%3A");
     for (path, replayed) in paths.iter().zip(["", "true"]) {
-        let browser = app
-            .anonymous()
-            .header("origin", &app.url())
-            .header("idempotency-key", "k-1");
+        let browser = app.anonymous().header("origin", &app.url()).keyed("k-1");
         let form = (
             "application/x-www-form-urlencoded",
             format!("digest={digest}&action=approve"),

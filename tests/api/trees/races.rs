@@ -158,7 +158,7 @@ async fn decision_and_cancel_in_a_tree_are_replayed_with_their_key(on: On) {
     .await;
     let root_id = root.str("/task_id");
     let (waits, request) = open(&root)[0].clone();
-    let key = |key: &str| app.owner().header("idempotency-key", key);
+    let key = |key: &str| app.owner().keyed(key);
     let (first, again) = (
         key("a").approve(&request).await,
         key("a").approve(&request).await,

@@ -13,7 +13,7 @@ use crate::support::test_app::{On, WEB};
 async fn idempotency_key_replays_for_every_spelling_of_its_user(on: On) {
     let app = app(on).await;
     for (one, other) in ONE_PERSON {
-        let keyed = |user: &str, key: &str| finance(&app, user).header("idempotency-key", key);
+        let keyed = |user: &str, key: &str| finance(&app, user).keyed(key);
         app.model
             .then(calls(&[("refund", r#"{"order": 1, "amount": 50}"#)]));
         let first = keyed(one, "create").create_task("go").await;
@@ -44,7 +44,7 @@ async fn idempotency_key_replays_for_every_spelling_of_its_user(on: On) {
     }
     let ours = app.held_by(&app.owner()).await;
     let path = format!("/resume/{}", ours.request);
-    let vote = |user: &str| finance(&app, user).header("idempotency-key", "vote");
+    let vote = |user: &str| finance(&app, user).keyed("vote");
     assert_eq!(vote("Zed").post(&path, &approval()).await.status, 200);
     let again = vote("zED").post(&path, &approval()).await;
     again.assert_header(200, "idempotency-replayed", "true");
@@ -56,7 +56,7 @@ async fn key_over_a_day_old_is_as_new_in_every_spelling_of_its_user(on: On) {
     app.model.otherwise(|_| text_answer("done"));
     let body = json!({"input": "go"});
     for (one, other) in ONE_PERSON {
-        let keyed = |user: &str| finance(&app, user).header("idempotency-key", "k");
+        let keyed = |user: &str| finance(&app, user).keyed("k");
         let first = keyed(one).post("/v1/tasks", &body).await;
         app.database
             .execute("update idempotency set created_at = created_at - 86400000000")
@@ -102,10 +102,7 @@ async fn sixteen_spellings_at_once_create_one_task(on: On) {
             let (app, name) = (&app, name(number));
             async move {
                 let key = format!("at-once-{round}");
-                finance(app, &name)
-                    .header("idempotency-key", &key)
-                    .create_task("go")
-                    .await
+                finance(app, &name).keyed(&key).create_task("go").await
             }
         }))
         .await;

@@ -19,6 +19,12 @@ impl Actor<'_> {
         self.header("prefer", preference)
     }
 
+    /// Sends this idempotency key.
+    #[must_use]
+    pub fn keyed(self, key: &str) -> Self {
+        self.header("idempotency-key", key)
+    }
+
     pub async fn get(&self, path: &str) -> Reply {
         self.send(Method::GET, path, None).await
     }

@@ -82,10 +82,7 @@ async fn approval_of_a_call_whose_asker_is_gone_is_answered_at_once(on: On) {
     // call does not run without its asker, so the service must answer each approval at once.
     for (prefer, replayed) in [("x=1", ""), ("x=1", "true"), ("wait=60", "true")] {
         let began = Instant::now();
-        let approver = app
-            .approver()
-            .header("idempotency-key", "yes")
-            .prefer(prefer);
+        let approver = app.approver().keyed("yes").prefer(prefer);
         let decided = approver.hit(&path).await;
         decided.assert_status(202, "Running");
         assert_eq!(decided.header("idempotency-replayed"), replayed);

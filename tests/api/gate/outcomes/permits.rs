@@ -18,7 +18,7 @@ async fn permit_is_given_to_one_runner(on: On) {
     decide_as(app.owner(), &held, "approve").await;
     let runner = |name: &str| {
         app.actor(AGENT)
-            .header("idempotency-key", "k1")
+            .keyed("k1")
             .header("holdpoint-runner", name)
     };
     let first = ask_as(runner("r1"), &bash("make"), 5).await;
@@ -33,10 +33,7 @@ async fn permit_is_given_to_one_runner(on: On) {
         again.body["permit"]["attempt"],
         first.body["permit"]["attempt"]
     );
-    for other in [
-        runner("r2"),
-        app.actor(AGENT).header("idempotency-key", "k1"),
-    ] {
+    for other in [runner("r2"), app.actor(AGENT).keyed("k1")] {
         let refused = ask_as(other, &bash("make"), 0).await;
         refused.assert_code(409, "call_in_hand");
         let end = refused.str("/call/expires_at");
