@@ -413,7 +413,7 @@ async fn markup_written_by_others_stays_text(on: On) {
         )
         .await;
     let path = format!("/resume/{}", held.str("/pending/0/request_id"));
-    let page = || app.approver().header("accept", "text/html");
+    let page = || app.approver().accept_html();
     for place in [
         path.clone(),
         format!("{path}/approve"),

@@ -378,7 +378,7 @@ async fn every_kind_of_request_takes_exactly_its_own_answers(on: On) {
         ] {
             let shown = app
                 .owner()
-                .header("accept", "text/html")
+                .accept_html()
                 .get(&format!("{}/{verb}", question.path()))
                 .await;
             let button = shown.text.contains("type=\"submit\"")

@@ -208,10 +208,7 @@ async fn looking(app: &TestApp, person: &Person, request: &str) -> (Vec<u16>, Ve
     statuses.push(actor(app, person).request(request).await.status);
     for suffix in ["", "/approve", "/reject"] {
         let path = format!("/resume/{request}{suffix}");
-        let page = actor(app, person)
-            .header("accept", "text/html")
-            .get(&path)
-            .await;
+        let page = actor(app, person).accept_html().get(&path).await;
         statuses.push(page.status);
         buttons.push(
             page.text.contains(&format!("action=\"{path}\""))

@@ -53,7 +53,7 @@ async fn end(actor: &Actor<'_>, id: &str) -> u16 {
 }
 
 async fn page(actor: Actor<'_>, path: &str) -> Reply {
-    actor.header("accept", "text/html").get(path).await
+    actor.accept_html().get(path).await
 }
 
 #[apply(on_both)]

@@ -25,7 +25,7 @@ async fn headline(app: &TestApp, request: &str) -> [String; 2] {
     for language in ["en", ZH] {
         let reader = app
             .approver()
-            .header("accept", "text/html")
+            .accept_html()
             .header("accept-language", language);
         let page = reader.request(request).await;
         assert_eq!(page.status, 200, "{}", page.text);
@@ -259,11 +259,7 @@ async fn target_of_a_call_is_the_whole_address_it_is_sent_to(on: On) {
         format!("POST {}{path}", app.tool.url)
     );
     let request = format!("/resume/{}", held.str("/pending/0/request_id"));
-    let page = app
-        .approver()
-        .header("accept", "text/html")
-        .get(&request)
-        .await;
+    let page = app.approver().accept_html().get(&request).await;
     assert!(
         page.text.contains(&format!("POST {}{path}<", app.tool.url)),
         "{}",
@@ -287,7 +283,7 @@ async fn single_button_pages_have_no_button_if_their_post_would_be_refused(on: O
     let page = async |key, held: &Held, action: &str| {
         let page = app
             .actor(key)
-            .header("accept", "text/html")
+            .accept_html()
             .get(&format!("/resume/{}/{action}", held.request))
             .await;
         assert_eq!(page.status, 200, "{}", page.text);
@@ -383,7 +379,7 @@ async fn error_of_a_page_is_a_page_with_the_same_status_and_words(on: On) {
         assert!(program.status >= 400, "{path}: {}", program.status);
         let person = app
             .approver()
-            .header("accept", "text/html")
+            .accept_html()
             .send(method.clone(), &path, body)
             .await;
         assert_eq!(person.status, program.status, "{method} {path}");

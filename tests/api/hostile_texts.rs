@@ -208,7 +208,7 @@ fn marks(text: &str) -> BTreeSet<usize> {
 /// Asserts that a page exists and that its markup contains no hostile text. Returns the page's
 /// text.
 async fn shown(actor: Actor<'_>, path: &str) -> String {
-    let reply: Reply = actor.header("accept", "text/html").get(path).await;
+    let reply: Reply = actor.accept_html().get(path).await;
     assert_eq!(reply.status, 200, "{path}: {}", reply.text);
     inert(&reply.text, path)
 }

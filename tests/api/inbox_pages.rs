@@ -30,7 +30,7 @@ async fn finance(on: On) -> TestApp {
 }
 
 async fn page(actor: Actor<'_>, path: &str) -> Reply {
-    actor.header("accept", "text/html").get(path).await
+    actor.accept_html().get(path).await
 }
 
 /// Returns the request ids in the rows of a list, in their order.
@@ -163,7 +163,7 @@ async fn inbox_lists_what_waits_for_its_reader_oldest_first_and_without_a_button
     let chinese = app
         .approver()
         .header("accept-language", "zh")
-        .header("accept", "text/html")
+        .accept_html()
         .get("/inbox")
         .await;
     assert!(

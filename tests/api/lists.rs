@@ -68,7 +68,7 @@ async fn damaged_request_hides_no_other_request_or_task_of_a_list(on: On) {
             Some(&first.task)
         ]
     );
-    let inbox = bob.header("accept", "text/html").get("/inbox").await;
+    let inbox = bob.accept_html().get("/inbox").await;
     let shows = |request: &str| {
         inbox
             .text
@@ -79,11 +79,7 @@ async fn damaged_request_hides_no_other_request_or_task_of_a_list(on: On) {
         [true, false, true]
     );
     app.approver().approve(&first.request).await;
-    let page = app
-        .approver()
-        .header("accept", "text/html")
-        .request(&first.request)
-        .await;
+    let page = app.approver().accept_html().request(&first.request).await;
     assert!(
         page.text
             .contains(&format!("<a autofocus href=\"/resume/{}\">", last.request)),
@@ -92,7 +88,7 @@ async fn damaged_request_hides_no_other_request_or_task_of_a_list(on: On) {
     );
     assert_eq!(
         app.approver()
-            .header("accept", "text/html")
+            .accept_html()
             .get("/inbox/decided?all=1")
             .await
             .status,
@@ -244,7 +240,7 @@ async fn page_of_a_filtered_list_ends_after_2000_entries_that_do_not_match() {
     copy_request(database.url(), "finance", other).await;
     let (alice, bob) = (app.owner(), app.actor(BOB));
     let ops = app.actor("ops-key-0123456789ab");
-    let read = async |key, path: &str| app.actor(key).header("accept", "text/html").get(path).await;
+    let read = async |key, path: &str| app.actor(key).accept_html().get(path).await;
 
     let nothing = [[0; 10].as_slice(), &[1]].concat();
     assert_eq!(

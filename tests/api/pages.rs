@@ -41,7 +41,7 @@ async fn path_that_does_not_exist_is_a_page_for_a_browser_and_json_for_a_program
         ("/inbx", "text/html"),
         ("/v1/inbx", "application/problem+json"),
     ] {
-        let found = app.owner().header("accept", "text/html").get(path).await;
+        let found = app.owner().accept_html().get(path).await;
         assert_eq!(found.status, 404, "{path}: {}", found.text);
         assert!(
             found.header("content-type").starts_with(content_type),
@@ -58,11 +58,7 @@ async fn path_that_does_not_exist_is_a_page_for_a_browser_and_json_for_a_program
 async fn person_with_only_a_browser_can_decide(on: On) {
     let app = TestApp::open(on).await;
     let HeldRefund { path, digest, .. } = hold_refund(&app).await;
-    let page = app
-        .anonymous()
-        .header("accept", "text/html")
-        .get(&path)
-        .await;
+    let page = app.anonymous().accept_html().get(&path).await;
     assert_eq!(page.status, 200);
     assert!(page.header("content-type").starts_with("text/html"));
     assert!(
@@ -92,7 +88,7 @@ async fn person_with_only_a_browser_can_decide(on: On) {
     }
     assert!(
         !app.anonymous()
-            .header("accept", "text/html")
+            .accept_html()
             .get("/sign-in")
             .await
             .header("content-security-policy")
@@ -103,7 +99,7 @@ async fn person_with_only_a_browser_can_decide(on: On) {
     let form = format!("digest={}", digest.replace(':', "%3A"));
     let posted = app
         .anonymous()
-        .header("accept", "text/html")
+        .accept_html()
         .header("origin", &app.url())
         .send(
             Method::POST,
@@ -181,11 +177,7 @@ async fn call_left_beside_an_own_approval_is_rejected_on_the_page(on: On) {
     let path = format!("/resume/{}", held.str("/pending/0/request_id"));
     let [approved, left] =
         [0, 1].map(|index: usize| held.str(&format!("/pending/0/tool_calls/{index}/tool_call_id")));
-    let browser = || {
-        app.approver()
-            .header("accept", "text/html")
-            .header("origin", &app.url())
-    };
+    let browser = || app.approver().accept_html().header("origin", &app.url());
     let first = Some(form(&[(&format!("call.{approved}.action"), "approve")]));
     let posted = browser().send(Method::POST, &path, first).await;
     assert_eq!(posted.status, 303, "{}", posted.text);
@@ -238,7 +230,7 @@ async fn refusal_of_a_page_post_is_shown_on_a_page(on: On) {
     let approve = format!("{path}/approve");
     let stale = app
         .approver()
-        .header("accept", "text/html")
+        .accept_html()
         .send(
             Method::POST,
             &approve,
@@ -251,7 +243,7 @@ async fn refusal_of_a_page_post_is_shown_on_a_page(on: On) {
     );
     let twice = app
         .approver()
-        .header("accept", "text/html")
+        .accept_html()
         .send(
             Method::POST,
             &approve,
@@ -265,7 +257,7 @@ async fn refusal_of_a_page_post_is_shown_on_a_page(on: On) {
     );
     let other = app
         .owner()
-        .header("accept", "text/html")
+        .accept_html()
         .send(Method::POST, &approve, Some(form(&[])))
         .await;
     assert!(
@@ -283,7 +275,7 @@ async fn refusal_of_a_page_post_is_shown_on_a_page(on: On) {
     );
     let late = app
         .approver()
-        .header("accept", "text/html")
+        .accept_html()
         .send(Method::POST, &approve, Some(form(&[])))
         .await;
     assert!(
@@ -305,7 +297,7 @@ async fn refusal_of_a_page_post_is_in_the_language_of_its_reader(on: On) {
     let approve = format!("{path}/approve");
     let chinese = app
         .owner()
-        .header("accept", "text/html")
+        .accept_html()
         .header("accept-language", "zh-CN,zh;q=0.9,en;q=0.1");
     let page = chinese.send(Method::POST, &approve, Some(form(&[]))).await;
     assert!(

@@ -355,7 +355,7 @@ async fn page_with_one_button_has_none_once_the_tool_has_changed(on: On) {
     let shown = async |app: &TestApp, path: &str| {
         let page = app
             .owner()
-            .header("accept", "text/html")
+            .accept_html()
             .get(&format!("/resume/{}{path}", held.request))
             .await;
         assert_eq!(page.status, 200, "{}", page.text);

@@ -74,11 +74,7 @@ async fn eleventh_wrong_key_in_a_minute_is_429_and_a_right_key_is_answered(on: O
     assert_eq!(sign_in(&app, BOB, "text/html").await.status, 303);
     assert_eq!(app.anonymous().get("/v1/me").await.status, 401);
     assert_eq!(
-        app.anonymous()
-            .header("accept", "text/html")
-            .get("/v1/me")
-            .await
-            .status,
+        app.anonymous().accept_html().get("/v1/me").await.status,
         303
     );
     assert_eq!(app.anonymous().get("/sign-in").await.status, 200);

@@ -151,12 +151,7 @@ async fn gate_call_takes_no_message_and_is_listed_by_its_gate_only(on: On) {
         ("/tasks?status=Paused", false),
         ("/tasks?agent=refunds", true),
     ] {
-        let page_text = app
-            .owner()
-            .header("accept", "text/html")
-            .get(page)
-            .await
-            .text;
+        let page_text = app.owner().accept_html().get(page).await.text;
         assert_eq!(page_text.contains(&id), shown, "{page}");
         assert!(page_text.contains(r#"<option value="refunds""#), "{page}");
     }
@@ -248,19 +243,14 @@ async fn calls_of_a_removed_gate_are_not_among_the_tasks(on: On) {
         assert_eq!(list(query).await, [task.as_str()], "{query}");
     }
     assert_eq!(list("agent=refunds").await.len(), 2);
-    let page = app
-        .owner()
-        .header("accept", "text/html")
-        .get("/tasks")
-        .await
-        .text;
+    let page = app.owner().accept_html().get("/tasks").await.text;
     assert!(
         page.contains(&task) && !page.contains(&held.str("/task_id")),
         "{page}"
     );
     let shown = app
         .approver()
-        .header("accept", "text/html")
+        .accept_html()
         .request(&held.str("/request/request_id"))
         .await
         .text;

@@ -135,7 +135,7 @@ async fn page_of_standing_decisions_shows_and_ends_them(on: On) {
     let chinese = app
         .approver()
         .header("accept-language", "zh")
-        .header("accept", "text/html")
+        .accept_html()
         .get("/grants")
         .await;
     assert!(chinese.text.contains("已使用 0 次"), "{}", chinese.text);

@@ -21,7 +21,7 @@ async fn wrong_account_is_told_who_it_is_and_comes_back_as_another(on: On) {
         let carol = app
             .anonymous()
             .header("cookie", &app.sign_in(CAROL).await)
-            .header("accept", "text/html");
+            .accept_html();
         let refused = carol.get(&path).await;
         assert!([403, 404].contains(&refused.status), "{}", refused.text);
         let next = path.replace('/', "%2F");
@@ -62,7 +62,7 @@ async fn wrong_account_is_told_who_it_is_and_comes_back_as_another(on: On) {
         let bob = app
             .anonymous()
             .header("cookie", &session)
-            .header("accept", "text/html")
+            .accept_html()
             .get(&path)
             .await;
         assert!(
@@ -80,7 +80,7 @@ async fn wrong_account_is_told_who_it_is_and_comes_back_as_another(on: On) {
     let alice = app
         .anonymous()
         .header("cookie", &app.sign_in(ALICE).await)
-        .header("accept", "text/html");
+        .accept_html();
     let reader = alice
         .header("accept-language", ZH)
         .get(&format!("/resume/{}/reject", held.request))
@@ -105,7 +105,7 @@ async fn wrong_account_comes_back_to_the_page_whose_form_was_refused(on: On) {
     let carol = app
         .anonymous()
         .header("cookie", &app.sign_in(CAROL).await)
-        .header("accept", "text/html");
+        .accept_html();
     let page = format!("/tasks/{}", held.task);
     for (action, page) in [
         (format!("{page}/cancel"), page.as_str()),
@@ -120,7 +120,7 @@ async fn wrong_account_comes_back_to_the_page_whose_form_was_refused(on: On) {
         let bob = app
             .anonymous()
             .header("cookie", &app.sign_in(BOB).await)
-            .header("accept", "text/html");
+            .accept_html();
         assert_ne!(bob.get(page).await.status, 405, "{page}");
     }
     app.stop().await;

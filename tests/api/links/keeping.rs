@@ -191,7 +191,7 @@ async fn link_takes_nothing_from_a_key_and_gives_nothing_to_one(on: On) {
     ] {
         let with = app
             .anonymous()
-            .header("accept", "text/html")
+            .accept_html()
             .header(header, &value)
             .get(&path)
             .await;
@@ -203,11 +203,7 @@ async fn link_takes_nothing_from_a_key_and_gives_nothing_to_one(on: On) {
         );
     }
     let fred = link("fred", &held.request);
-    let approver = app
-        .approver()
-        .header("accept", "text/html")
-        .get(&fred)
-        .await;
+    let approver = app.approver().accept_html().get(&fred).await;
     assert_eq!(approver.status, 404, "a key opens no other person's link");
     let spoken = app
         .anonymous()

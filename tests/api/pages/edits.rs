@@ -24,11 +24,7 @@ async fn arguments_changed_in_the_fields_of_the_page_run(on: On) {
             ),
         ]))
     };
-    let browser = || {
-        app.anonymous()
-            .header("accept", "text/html")
-            .header("origin", &app.url())
-    };
+    let browser = || app.anonymous().accept_html().header("origin", &app.url());
     for (amount, said) in [("-3.25", "greater"), ("much", "a number")] {
         let page = browser().send(Method::POST, &path, edit(amount)).await;
         assert_eq!(page.status, 422, "{}", page.text);
@@ -44,11 +40,7 @@ async fn arguments_changed_in_the_fields_of_the_page_run(on: On) {
     let done = browser().send(Method::POST, &path, edit("20.10")).await;
     assert_eq!(done.status, 303, "{}", done.text);
     app.tool.reached(1).await;
-    let after = app
-        .anonymous()
-        .header("accept", "text/html")
-        .get(&path)
-        .await;
+    let after = app.anonymous().accept_html().get(&path).await;
     assert!(
         after
             .text
@@ -70,11 +62,7 @@ async fn form_that_does_not_fit_comes_back_with_what_was_typed(on: On) {
             (&format!("call.{call}.arguments"), text),
         ]))
     };
-    let browser = || {
-        app.anonymous()
-            .header("accept", "text/html")
-            .header("origin", &app.url())
-    };
+    let browser = || app.anonymous().accept_html().header("origin", &app.url());
     for (typed, said) in [
         (r#"{"order":17,"amount":-3.25}"#, "<code>/amount</code>"),
         ("{\"order\":17,", "unambiguous JSON"),
@@ -121,11 +109,7 @@ async fn form_that_does_not_fit_comes_back_with_what_was_typed(on: On) {
         .await;
     assert_eq!(done.status, 303, "{}", done.text);
     app.tool.reached(1).await;
-    let after = app
-        .anonymous()
-        .header("accept", "text/html")
-        .get(&path)
-        .await;
+    let after = app.anonymous().accept_html().get(&path).await;
     assert!(
         after.text.contains("&quot;amount&quot;:20.10"),
         "as it was typed: {}",
@@ -148,10 +132,7 @@ async fn edit_that_holds_a_secret_comes_back_without_it(on: On) {
         format!(r#"{{"x":"{secret}""#),
     ] {
         let edit = Some(form(&[(&action, "edit"), (&arguments, &typed)]));
-        let browser = app
-            .anonymous()
-            .header("accept", "text/html")
-            .header("origin", &app.url());
+        let browser = app.anonymous().accept_html().header("origin", &app.url());
         let page = browser.send(Method::POST, &path, edit).await;
         assert_eq!(page.status, 422, "{}", page.text);
         assert!(!page.text.contains(secret), "{}", page.text);

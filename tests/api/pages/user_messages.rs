@@ -18,11 +18,7 @@ async fn page_shows_the_users_message_and_after_the_decision_what_followed(on: O
         .create_task("<b>Refund</b> it\u{202e}, please.")
         .await;
     let path = format!("/resume/{}", held.str("/pending/0/request_id"));
-    let page = app
-        .anonymous()
-        .header("accept", "text/html")
-        .get(&path)
-        .await;
+    let page = app.anonymous().accept_html().get(&path).await;
     let message =
         "<blockquote dir=\"auto\">&lt;b&gt;Refund&lt;/b&gt; it\\u{202e}, please.</blockquote>";
     assert!(
@@ -38,11 +34,7 @@ async fn page_shows_the_users_message_and_after_the_decision_what_followed(on: O
         .hit(&format!("{path}/approve"))
         .await;
     assert_eq!(done.str("/status"), "Completed", "{}", done.text);
-    let after = app
-        .anonymous()
-        .header("accept", "text/html")
-        .get(&path)
-        .await;
+    let after = app.anonymous().accept_html().get(&path).await;
     let (_, history) = after.text.split_once("id=\"past\"").unwrap();
     let found: Vec<usize> = [
         "Asked.",
@@ -96,11 +88,7 @@ async fn page_shows_the_users_message_however_many_calls_come_before_the_questio
         journal.text
     );
     let path = format!("/resume/{}", held.str("/pending/0/request_id"));
-    let page = app
-        .anonymous()
-        .header("accept", "text/html")
-        .get(&path)
-        .await;
+    let page = app.anonymous().accept_html().get(&path).await;
     let message = "<blockquote dir=\"auto\">Refund order 17.</blockquote>";
     assert!(page.text.contains(message), "{}", page.text);
     app.stop().await;

@@ -83,16 +83,12 @@ async fn request_of_a_sub_agent_is_shown_at_its_root(on: On) {
     for task in [&root_id, &id(&clerk)] {
         let page = app
             .owner()
-            .header("accept", "text/html")
+            .accept_html()
             .get(&format!("/tasks/{task}"))
             .await;
         assert!(page.text.contains("tree of 3"), "{}", page.text);
     }
-    let page = app
-        .owner()
-        .header("accept", "text/html")
-        .request(request)
-        .await;
+    let page = app.owner().accept_html().request(request).await;
     assert!(page.text.contains("supervisor › analyst"), "{}", page.text);
 
     let end = app.owner().approve(request).await;

@@ -25,6 +25,12 @@ impl Actor<'_> {
         self.header("idempotency-key", key)
     }
 
+    /// Asks for pages, as a browser does.
+    #[must_use]
+    pub fn accept_html(self) -> Self {
+        self.header("accept", "text/html")
+    }
+
     pub async fn get(&self, path: &str) -> Reply {
         self.send(Method::GET, path, None).await
     }

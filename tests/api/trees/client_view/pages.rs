@@ -92,7 +92,7 @@ async fn timeline_of_a_tree_is_the_journal_of_all_its_tasks_in_order(on: On) {
     let numbers: Vec<i64> = journal.iter().map(|event| event.number).collect();
     let shown = async |task: &str| {
         app.owner()
-            .header("accept", "text/html")
+            .accept_html()
             .get(&format!("/tasks/{task}"))
             .await
             .text
@@ -149,12 +149,7 @@ async fn page_of_a_sub_agents_request_keeps_the_users_message_while_the_root_goe
     let request = open(&root)[0].1.clone();
     let message = async || {
         let path = format!("/resume/{request}");
-        let page = app
-            .owner()
-            .header("accept", "text/html")
-            .get(&path)
-            .await
-            .text;
+        let page = app.owner().accept_html().get(&path).await.text;
         let figure = page.split_once("<figure class=\"said\">");
         let (_, figure) = figure.unwrap_or_else(|| panic!("no message: {page}"));
         figure.split_once("</figure>").unwrap().0.to_owned()
@@ -204,7 +199,7 @@ async fn page_of_a_sub_agent_names_no_unreadable_event_outside_the_page(on: On) 
     let of_page = async |query: String| {
         let page = app
             .owner()
-            .header("accept", "text/html")
+            .accept_html()
             .get(&format!("/tasks/{analyst}{query}"))
             .await;
         page.text.matches("This entry cannot be read.").count()
