@@ -158,12 +158,7 @@ pub async fn ask(app: &TestApp, kind: &str) -> Question {
     }
     app.tool.answers(200, r#"{"ok":true}"#);
     assert_eq!(reply.str("/status"), "Paused", "{}", reply.text);
-    assert_eq!(
-        reply.body["pending"].as_array().unwrap().len(),
-        1,
-        "{}",
-        reply.text
-    );
+    assert_eq!(reply.count("pending"), 1, "{}", reply.text);
     Question::of(&reply, kind)
 }
 

@@ -152,10 +152,10 @@ async fn person_with_a_browser_signs_in_decides_and_signs_out(on: On) {
         "bob"
     );
     assert_eq!(
-        program(&app, &cookie).get("/v1/requests").await.body["requests"]
-            .as_array()
-            .unwrap()
-            .len(),
+        program(&app, &cookie)
+            .get("/v1/requests")
+            .await
+            .count("requests"),
         1
     );
     let home = browser(&app, &cookie).get("/sign-in").await;

@@ -59,6 +59,15 @@ impl Reply {
             .to_owned()
     }
 
+    /// Returns the number of elements of a list in the body.
+    #[track_caller]
+    pub fn count(&self, list: &str) -> usize {
+        let elements = self.body[list].as_array();
+        elements
+            .unwrap_or_else(|| panic!("no {list} in {}", self.text))
+            .len()
+    }
+
     /// Asserts the HTTP status of the reply, and the `code` of the refusal in its body.
     #[track_caller]
     pub fn assert_code(&self, status: u16, code: &str) {

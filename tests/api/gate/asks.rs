@@ -141,10 +141,9 @@ async fn gate_call_takes_no_message_and_is_listed_by_its_gate_only(on: On) {
             "{verb}"
         );
     }
-    let count =
-        |reply: crate::support::test_app::Reply| reply.body["tasks"].as_array().unwrap().len();
-    assert_eq!(count(app.owner().get("/v1/tasks").await), 0);
-    assert_eq!(count(app.owner().get("/v1/tasks?agent=refunds").await), 1);
+    assert_eq!(app.owner().get("/v1/tasks").await.count("tasks"), 0);
+    let of_gate = app.owner().get("/v1/tasks?agent=refunds").await;
+    assert_eq!(of_gate.count("tasks"), 1);
     let id = held.str("/task_id");
     for (page, shown) in [
         ("/tasks", false),

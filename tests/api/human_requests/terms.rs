@@ -90,11 +90,7 @@ async fn request_that_no_rule_names_is_the_owners_for_a_day(on: On) {
         );
         let inbox = app.owner().get(&format!("/v1/requests?kind={kind}")).await;
         assert_eq!(inbox.str("/requests/0/request_id"), question.id, "{kind}");
-        assert_eq!(
-            inbox.body["requests"].as_array().unwrap().len(),
-            1,
-            "{kind}"
-        );
+        assert_eq!(inbox.count("requests"), 1, "{kind}");
         let others = app
             .owner()
             .get("/v1/requests?kind=approval&kind=reconcile")
@@ -110,13 +106,7 @@ async fn request_that_no_rule_names_is_the_owners_for_a_day(on: On) {
             "{kind}"
         );
     }
-    assert_eq!(
-        app.owner().get("/v1/requests").await.body["requests"]
-            .as_array()
-            .unwrap()
-            .len(),
-        6
-    );
+    assert_eq!(app.owner().get("/v1/requests").await.count("requests"), 6);
     assert_eq!(
         app.owner().get("/v1/requests?kind=question").await.status,
         422

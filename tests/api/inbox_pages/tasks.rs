@@ -32,7 +32,7 @@ async fn timeline_of_a_task_is_its_journal_in_order(on: On) {
         .filter_map(|part| part.split('#').nth(1)?.split(' ').next()?.parse().ok())
         .collect();
     let items = app.owner().items(&held.task).await;
-    let count = i64::try_from(items.body["items"].as_array().unwrap().len()).unwrap();
+    let count = i64::try_from(items.count("items")).unwrap();
     assert_eq!(numbers, (1..=count).collect::<Vec<_>>());
     for part in [
         "Message of the user alice",

@@ -92,10 +92,7 @@ async fn approver_of_one_request_reads_the_whole_tree_and_others_nothing(on: On)
     );
     let inbox = app.approver().get("/v1/requests").await;
     assert_eq!(
-        (
-            inbox.body["requests"].as_array().unwrap().len(),
-            inbox.str("/requests/0/request_id")
-        ),
+        (inbox.count("requests"), inbox.str("/requests/0/request_id")),
         (1, request.clone())
     );
     assert!(app.tool.ledger().is_empty());

@@ -153,7 +153,7 @@ async fn call_approved_by_two_spellings_is_asked_again_after_ids_are_folded(on: 
     assert!(app.tool.ledger().is_empty());
     let asked = app.owner().task(&task).await;
     assert_eq!(
-        asked.body["pending"].as_array().unwrap().len(),
+        asked.count("pending"),
         1,
         "the first call is asked about anew: {}",
         asked.text
