@@ -227,6 +227,13 @@ pub(super) async fn begin(app: &TestApp, turns: &[Value]) -> Reply {
     reply
 }
 
+/// Like `begin`, but does not wait for the task. Returns the id of the task.
+async fn unattended(app: &TestApp, turns: &[Value]) -> String {
+    let owner = app.owner().prefer("wait=0");
+    let reply = owner.create_task(&json!(turns).to_string()).await;
+    reply.str("/task_id")
+}
+
 /// Does the same as `begin`, and asserts that the task then waits for a person.
 pub(super) async fn paused(app: &TestApp, turns: &[Value]) -> Reply {
     let reply = begin(app, turns).await;

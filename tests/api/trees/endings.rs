@@ -12,7 +12,7 @@ use super::super::request_kinds::items;
 use super::{
     agent_of, assert_invariants, begin, call, completed, give, id, of, only, open, outcomes,
     patient, paused, pays, prompts, results, scripted_answer, statuses, still, task, tree, trees,
-    turn, typed,
+    turn, typed, unattended,
 };
 use crate::support::eventually;
 use crate::support::test_app::{On, Reply, TestApp};
@@ -160,13 +160,7 @@ async fn call_running_while_its_tree_is_canceled_gets_a_late_result(on: On) {
     let app = patient(on).await;
     app.tool.close();
     let works = give("analyst", &[turn(&[call("lose", &json!({"order": 1}))])]);
-    let body = json!({"input": json!([[works]]).to_string()});
-    let root = app
-        .owner()
-        .prefer("wait=0")
-        .post("/v1/tasks", &body)
-        .await
-        .str("/task_id");
+    let root = unattended(&app, &[turn(&[works])]).await;
     app.tool.reached(1).await;
     assert_eq!(cancel(&app, &root).await.str("/status"), "Canceled");
     let analyst = id(&only(&app, &root, "analyst").await);
@@ -358,13 +352,7 @@ async fn message_is_refused_while_a_sub_agent_works(on: On) {
     let app = trees(on, "").await;
     app.tool.close();
     let works = give("analyst", &[turn(&[call("lookup", &json!({"order": 1}))])]);
-    let body = json!({"input": json!([[works]]).to_string()});
-    let root = app
-        .owner()
-        .prefer("wait=0")
-        .post("/v1/tasks", &body)
-        .await
-        .str("/task_id");
+    let root = unattended(&app, &[turn(&[works])]).await;
     app.tool.reached(1).await;
     for supersede in [false, true] {
         let refused = message(&app, &root, &[json!("hello")], supersede).await;

@@ -8,7 +8,8 @@ use super::super::approval_cycle::on_both;
 use super::super::request_kinds::items;
 use super::{
     assert_invariants, call, completed, give, id, of, only, open, outcomes, patient, paused, pays,
-    prompts, refund, results, scripted_answer, still, task, text, tree, trees, turn, typed, with,
+    prompts, refund, results, scripted_answer, still, task, text, tree, trees, turn, typed,
+    unattended, with,
 };
 use crate::support::test_app::On;
 use crate::support::{eventually, until};
@@ -106,13 +107,7 @@ async fn sub_agent_canceled_during_a_call_leaves_it_unknown_and_its_parent_goes_
     let app = patient(on).await;
     app.tool.close();
     let works = give("analyst", &[turn(&[call("lose", &json!({"order": 1}))])]);
-    let body = json!({"input": json!([turn(&[works]), "supervisor: without"]).to_string()});
-    let root = app
-        .owner()
-        .prefer("wait=0")
-        .post("/v1/tasks", &body)
-        .await
-        .str("/task_id");
+    let root = unattended(&app, &[turn(&[works]), json!("supervisor: without")]).await;
     app.tool.reached(1).await;
     let analyst = id(&only(&app, &root, "analyst").await);
     let canceled = app.owner().cancel(&analyst).await;
@@ -150,13 +145,7 @@ async fn sub_agents_can_be_canceled_as_they_begin(on: On) {
             give("clerk", &[looks(2)]),
             give("analyst", &[looks(3)]),
         ];
-        let body = json!({"input": json!([turn(&three), "end"]).to_string()});
-        let root = app
-            .owner()
-            .prefer("wait=0")
-            .post("/v1/tasks", &body)
-            .await
-            .str("/task_id");
+        let root = unattended(&app, &[turn(&three), json!("end")]).await;
         let started = async || {
             Some(tree(&app, &root).await.split_off(1)).filter(|children| children.len() == 3)
         };
