@@ -338,6 +338,13 @@ fn outcomes(items: &[Value]) -> Vec<(&str, &str)> {
         .collect()
 }
 
+/// Asserts the name and the outcome of each result in the journal of a task, in the order in which
+/// the model made the calls.
+async fn assert_outcomes(app: &TestApp, task: &str, expected: &[(&str, &str)]) {
+    let journal = items(app, task).await;
+    assert_eq!(outcomes(&journal), expected, "{journal:#?}");
+}
+
 /// Asserts these rules for every journal of a tree: The items' numbers have no gap. The last status
 /// in the journal is the status of the task. Each call of a completed or canceled task has one
 /// result. Each start of a sub-agent comes before the result of its call.

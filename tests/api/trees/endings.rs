@@ -10,9 +10,9 @@ use serde_json::json;
 use super::super::approval_cycle::on_both;
 use super::super::request_kinds::items;
 use super::{
-    agent_of, assert_invariants, begin, call, completed, give, id, of, only, open, outcomes,
-    patient, paused, pays, prompts, results, scripted_answer, statuses, still, task, tree, trees,
-    turn, typed, unattended,
+    agent_of, assert_invariants, assert_outcomes, begin, call, completed, give, id, of, only, open,
+    outcomes, patient, paused, pays, prompts, results, scripted_answer, statuses, still, task,
+    tree, trees, turn, typed, unattended,
 };
 use crate::support::eventually;
 use crate::support::test_app::{On, Reply, TestApp};
@@ -86,14 +86,8 @@ async fn sub_agent_is_canceled_alone_and_its_parent_goes_on(on: On) {
     assert_eq!(canceled.body["pending"], json!([]));
     let end = still(&app, &root_id).await;
     end.assert_completed("supervisor: without");
-    assert_eq!(
-        outcomes(&items(&app, &root_id).await),
-        [("analyst", "canceled")]
-    );
-    assert_eq!(
-        outcomes(&items(&app, &analyst).await),
-        [("refund", "canceled")]
-    );
+    assert_outcomes(&app, &root_id, &[("analyst", "canceled")]).await;
+    assert_outcomes(&app, &analyst, &[("refund", "canceled")]).await;
     let late = app.owner().approve(&request).await;
     late.assert_code(409, "request_withdrawn");
     assert_eq!(
@@ -164,14 +158,8 @@ async fn call_running_while_its_tree_is_canceled_gets_a_late_result(on: On) {
     app.tool.reached(1).await;
     assert_eq!(cancel(&app, &root).await.str("/status"), "Canceled");
     let analyst = id(&only(&app, &root, "analyst").await);
-    assert_eq!(
-        outcomes(&items(&app, &analyst).await),
-        [("lose", "unknown")]
-    );
-    assert_eq!(
-        outcomes(&items(&app, &root).await),
-        [("analyst", "canceled")]
-    );
+    assert_outcomes(&app, &analyst, &[("lose", "unknown")]).await;
+    assert_outcomes(&app, &root, &[("analyst", "canceled")]).await;
     app.tool.open();
     let kept = async || {
         let journal = items(&app, &analyst).await;

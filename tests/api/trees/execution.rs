@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 use super::super::approval_cycle::on_both;
 use super::super::request_kinds::items;
 use super::{
-    assert_invariants, call, completed, give, id, of, only, open, outcomes, patient, paused, pays,
-    prompts, refund, results, scripted_answer, still, task, text, tree, trees, turn, typed,
-    unattended, with,
+    assert_invariants, assert_outcomes, call, completed, give, id, of, only, open, outcomes,
+    patient, paused, pays, prompts, refund, results, scripted_answer, still, task, text, tree,
+    trees, turn, typed, unattended, with,
 };
 use crate::support::test_app::On;
 use crate::support::{eventually, until};
@@ -115,14 +115,8 @@ async fn sub_agent_canceled_during_a_call_leaves_it_unknown_and_its_parent_goes_
     let end = still(&app, &root).await;
     // The root does not wait for its child.
     end.assert_completed("supervisor: without");
-    assert_eq!(
-        outcomes(&items(&app, &root).await),
-        [("analyst", "canceled")]
-    );
-    assert_eq!(
-        outcomes(&items(&app, &analyst).await),
-        [("lose", "unknown")]
-    );
+    assert_outcomes(&app, &root, &[("analyst", "canceled")]).await;
+    assert_outcomes(&app, &analyst, &[("lose", "unknown")]).await;
     app.tool.open();
     let is_kept = async || !typed(&items(&app, &analyst).await, "late_result").is_empty();
     until("the late result is kept", is_kept).await;

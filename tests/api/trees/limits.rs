@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use super::super::approval_cycle::on_both;
 use super::super::request_kinds::{items, results_of};
 use super::{
-    assert_invariants, begin, call, completed, give, id, limited, of, only, open, outcomes, paused,
-    pays, task, tree, turn, typed, with,
+    assert_invariants, assert_outcomes, begin, call, completed, give, id, limited, of, only, open,
+    outcomes, paused, pays, task, tree, turn, typed, with,
 };
 use crate::support::test_app::{On, TestApp};
 
@@ -101,10 +101,7 @@ async fn turn_starts_no_more_sub_agents_than_its_limit(on: On) {
         ("clerk", "succeeded"),
         ("clerk", "invalid"),
     ];
-    assert_eq!(
-        outcomes(&items(&app, &root_id).await),
-        [expected, expected].concat()
-    );
+    assert_outcomes(&app, &root_id, &[expected, expected].concat()).await;
     assert_invariants(&app, &root_id).await;
     app.stop().await;
 }

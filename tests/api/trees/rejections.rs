@@ -7,8 +7,8 @@ use serde_json::json;
 use super::super::approval_cycle::on_both;
 use super::super::request_kinds::{items, results_of};
 use super::{
-    assert_invariants, call, give, id, of, only, open, outcomes, paused, pays, prompts, results,
-    still, task, trees, turn, typed,
+    assert_invariants, assert_outcomes, call, give, id, of, only, open, outcomes, paused, pays,
+    prompts, results, still, task, trees, turn, typed,
 };
 use crate::support::test_app::{On, Reply, TestApp};
 
@@ -53,10 +53,7 @@ async fn rejection_cancels_the_asking_sub_agent_and_its_parent_is_told(on: On) {
         (&analyst["status"], &analyst["pending"], &analyst["output"]),
         (&json!("Canceled"), &json!([]), &json!(null))
     );
-    assert_eq!(
-        outcomes(&items(&app, &id(&analyst)).await),
-        [("refund", "rejected")]
-    );
+    assert_outcomes(&app, &id(&analyst), &[("refund", "rejected")]).await;
     assert_eq!(only(&app, &root_id, "clerk").await["status"], "Paused");
     let decided = app.owner().request(&analysts).await;
     assert_eq!(
@@ -177,15 +174,9 @@ async fn rejection_two_levels_down_is_told_one_level_up_only(on: On) {
         .hit(&format!("/resume/{}/reject", open(&root)[0].1))
         .await;
     end.assert_status(200, "Completed");
-    assert_eq!(
-        outcomes(&items(&app, &root_id).await),
-        [("analyst", "succeeded")]
-    );
+    assert_outcomes(&app, &root_id, &[("analyst", "succeeded")]).await;
     let analyst = only(&app, &root_id, "analyst").await;
-    assert_eq!(
-        outcomes(&items(&app, &id(&analyst)).await),
-        [("clerk", "canceled")]
-    );
+    assert_outcomes(&app, &id(&analyst), &[("clerk", "canceled")]).await;
     assert_eq!(only(&app, &root_id, "clerk").await["status"], "Canceled");
     assert_invariants(&app, &root_id).await;
     app.stop().await;

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use super::super::approval_cycle::on_both;
 use super::super::request_kinds::items;
 use super::{
-    assert_invariants, call, completed, give, id, only, open, outcomes, paused, prompts, refund,
-    results, tree, trees, turn, typed, with,
+    assert_invariants, assert_outcomes, call, completed, give, id, only, open, outcomes, paused,
+    prompts, refund, results, tree, trees, turn, typed, with,
 };
 use crate::support::test_app::{On, TestApp};
 
@@ -154,10 +154,7 @@ async fn rule_holds_or_denies_the_call_of_a_sub_agent(on: On) {
         ],
     )
     .await;
-    assert_eq!(
-        outcomes(&items(&app, &root.str("/task_id")).await),
-        [("analyst", "denied")]
-    );
+    assert_outcomes(&app, &root.str("/task_id"), &[("analyst", "denied")]).await;
     assert_eq!(tree(&app, &root.str("/task_id")).await.len(), 1);
 
     let root = paused(
@@ -234,10 +231,7 @@ async fn call_of_a_sub_agent_can_be_edited_answered_or_rejected(on: On) {
     let body = json!({"action": "reject", "then": "continue", "reason": "no need"});
     let end = app.owner().answer(&open(&root)[0].1, &body).await;
     assert_eq!(end.str("/status"), "Completed", "{}", end.text);
-    assert_eq!(
-        outcomes(&items(&app, &root.str("/task_id")).await),
-        [("analyst", "rejected")]
-    );
+    assert_outcomes(&app, &root.str("/task_id"), &[("analyst", "rejected")]).await;
     app.stop().await;
 }
 
@@ -269,9 +263,6 @@ async fn invalid_call_of_a_sub_agent_starts_nothing(on: On) {
     // The scribe has no sub-agents, so its call of the clerk is invalid.
     let body = json!({"agent": "scribe", "input": json!([[give("clerk", &[json!("x")])], "end"]).to_string()});
     let scribe = app.owner().post("/v1/tasks", &body).await;
-    assert_eq!(
-        outcomes(&items(&app, &scribe.str("/task_id")).await),
-        [("clerk", "invalid")]
-    );
+    assert_outcomes(&app, &scribe.str("/task_id"), &[("clerk", "invalid")]).await;
     app.stop().await;
 }
