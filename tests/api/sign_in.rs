@@ -166,7 +166,7 @@ async fn person_with_a_browser_signs_in_decides_and_signs_out(on: On) {
     );
 
     app.model.then(text_answer("ok"));
-    let digest = encoded(held.body["pending"][0]["digest"].as_str().unwrap());
+    let digest = encoded(held.digest());
     let decided = post(
         &browser(&app, &cookie).header("origin", &app.url()),
         &format!("{path}/approve"),

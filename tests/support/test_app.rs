@@ -380,6 +380,13 @@ pub struct Held {
     pub body: Value,
 }
 
+impl Held {
+    /// Returns the digest of the request.
+    pub fn digest(&self) -> &str {
+        self.body["pending"][0]["digest"].as_str().unwrap()
+    }
+}
+
 async fn start(yaml: &str, database: &Database, clock: &Arc<dyn Clock>) -> Replica {
     let flags = Flags {
         listen: Some("127.0.0.1:0".to_owned()),

@@ -40,7 +40,7 @@ async fn page_offers_to_remember_and_remembers_only_what_is_ticked(on: On) {
         .next()
         .unwrap();
     assert!(!tick.contains("checked"), "{tick}");
-    let digest = held.body["pending"][0]["digest"].as_str().unwrap();
+    let digest = held.digest();
     let unticked = [
         ("digest", digest),
         ("reason", ""),

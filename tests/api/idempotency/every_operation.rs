@@ -111,7 +111,7 @@ async fn every_post(app: &TestApp) -> Vec<Post> {
     let (grant, failed) = (grants.str("/grants/0/grant_id"), failed.str("/task_id"));
     let held = app.held().await;
     let (task, request) = (held.task.as_str(), held.request.as_str());
-    let digest = held.body["pending"][0]["digest"].as_str().unwrap();
+    let digest = held.digest();
     let answer = format!("digest={}&action=approve", digest.replace(':', "%3A"));
     let token = link("dora", request).replace("/l/", "");
     let cookie = app.sign_in(CAROL).await;

@@ -146,12 +146,7 @@ async fn link_opens_no_other_request_no_task_and_no_session(on: On) {
         assert!(!shown.text.contains(foreign), "{foreign}: {}", shown.text);
     }
     assert!(shown.headers.get("set-cookie").is_none());
-    let digest = other
-        .body
-        .pointer("/pending/0/digest")
-        .unwrap()
-        .as_str()
-        .unwrap();
+    let digest = other.digest();
     let reply = press(&app, &path, &[("digest", digest), ("action", "approve")]).await;
     assert_eq!(
         reply.status, 412,

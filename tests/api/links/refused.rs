@@ -63,12 +63,7 @@ async fn link_that_is_not_good_gets_the_same_404(on: On) {
         made("acme", "dora", key, &nowhere),
     ];
     bad.extend(spoiled(&good));
-    let digest = held
-        .body
-        .pointer("/pending/0/digest")
-        .unwrap()
-        .as_str()
-        .unwrap();
+    let digest = held.digest();
     let fields = [("digest", digest), ("action", "approve")];
     for language in ["en", "zh"] {
         let expected = page_in(&app, "/l/nothing", language).await.text;
@@ -191,12 +186,7 @@ async fn link_that_is_over_says_nothing_of_its_request(on: On) {
         }
         assert!(!has_word(&replies[0].text, "120"), "{}", replies[0].text);
     }
-    let digest = first
-        .body
-        .pointer("/pending/0/digest")
-        .unwrap()
-        .as_str()
-        .unwrap();
+    let digest = first.digest();
     let reply = press(
         &app,
         &paths[0],
@@ -226,12 +216,7 @@ async fn post_needs_our_origin_the_digest_and_a_form(on: On) {
     let app = linked(on, "{ groups: [finance] }").await;
     let held = app.held().await;
     let path = link("dora", &held.request);
-    let digest = held
-        .body
-        .pointer("/pending/0/digest")
-        .unwrap()
-        .as_str()
-        .unwrap();
+    let digest = held.digest();
     let fields = [("digest", digest), ("action", "approve")];
     for origin in ["", "null", "https://evil.example", "http://127.0.0.1:1"] {
         let reply = press_from(&app, &path, &fields, origin).await;
@@ -272,12 +257,7 @@ async fn post_from_a_page_of_a_cors_origin_decides_nothing(on: On) {
     let app = TestApp::with(on, &(yaml("{ groups: [finance] }") + &cors)).await;
     let held = app.held().await;
     let path = link("dora", &held.request);
-    let digest = held
-        .body
-        .pointer("/pending/0/digest")
-        .unwrap()
-        .as_str()
-        .unwrap();
+    let digest = held.digest();
     let reply = press_from(
         &app,
         &path,
