@@ -137,19 +137,13 @@ async fn every_key_opens_exactly_the_endpoints_it_may_use(on: On) {
         endpoint_statuses(&app.anonymous(), &held.task, &held.request).await,
         [401; 14]
     );
-    let as_alice = app
-        .actor(WEB)
-        .header("holdpoint-user", "alice")
-        .header("holdpoint-groups", "finance");
+    let as_alice = app.on_behalf_of("alice", "finance");
     assert_eq!(
         endpoint_statuses(&as_alice, &held.task, &held.request).await,
         expected[0].2,
         "no group makes the owner an approver"
     );
-    let as_zoe = app
-        .actor(WEB)
-        .header("holdpoint-user", "zoe")
-        .header("holdpoint-groups", "finance");
+    let as_zoe = app.on_behalf_of("zoe", "finance");
     assert_eq!(
         endpoint_statuses(&as_zoe, &held.task, &held.request).await,
         expected[2].2,
@@ -259,10 +253,7 @@ async fn owner_in_the_approving_group_neither_lists_the_decided_request_nor_read
     on: On,
 ) {
     let app = app(on).await;
-    let dora = app
-        .actor(WEB)
-        .header("holdpoint-user", "dora")
-        .header("holdpoint-groups", "finance");
+    let dora = app.on_behalf_of("dora", "finance");
     let held = app.held_by(&dora).await;
     for path in [
         format!("/v1/tasks/{}", held.task),
@@ -419,10 +410,7 @@ async fn markup_written_by_others_stays_text(on: On) {
         "{}",
         wrong.text
     );
-    let rejected = app
-        .actor(WEB)
-        .header("holdpoint-user", "<b>zoe</b>")
-        .header("holdpoint-groups", "finance");
+    let rejected = app.on_behalf_of("<b>zoe</b>", "finance");
     let done = rejected
         .post(&format!("{path}/reject"), &json!({"reason": hostile}))
         .await;

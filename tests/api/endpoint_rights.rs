@@ -310,18 +310,19 @@ async fn each_endpoint_of_a_request_serves_only_the_people_its_rule_names(on: On
 async fn each_request_is_answered_by_its_people_and_records_the_decider(on: On) {
     let app = TestApp::with(on, &(yaml() + PEOPLE)).await;
     let owner = app.actor("alice-key-0123456789");
-    let as_ = |user: &str, groups: &str| {
-        app.actor(WEB)
-            .header("holdpoint-user", user)
-            .header("holdpoint-groups", groups)
-    };
     // (index into `TURNS`, index into `RULES`, caller, expected `by` and `via` of the
     // decision). The calls of a turn run once both requests of the turn are answered.
     let answers: [(usize, usize, Actor<'_>, &str, Value); 6] = [
-        (0, 0, as_("alice", ""), "alice", json!("web")),
+        (0, 0, app.on_behalf_of("alice", ""), "alice", json!("web")),
         (0, 1, app.actor("bob-key-0123456789ab"), "bob", Value::Null),
         (1, 2, app.actor("fay-decide-0123456789"), "fay", Value::Null),
-        (1, 3, as_("zoe", "finance"), "zoe", json!("web")),
+        (
+            1,
+            3,
+            app.on_behalf_of("zoe", "finance"),
+            "zoe",
+            json!("web"),
+        ),
         (
             2,
             4,

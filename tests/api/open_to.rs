@@ -107,22 +107,18 @@ async fn owner_who_lost_the_agent_can_neither_message_nor_retry(on: On) {
 #[apply(on_both)]
 async fn groups_of_the_message_decide_not_those_of_the_first_one(on: On) {
     let app = app(on).await;
-    let named = |user: &str, groups: &str| {
-        app.actor(WEB)
-            .header("holdpoint-user", user)
-            .header("holdpoint-groups", groups)
-    };
     app.model
         .then(text_answer("one"))
         .then(text_answer("two"))
         .then(text_answer("three"));
-    let task = named("max", "support")
+    let task = app
+        .on_behalf_of("max", "support")
         .create_task("go")
         .await
         .str("/task_id");
     let path = format!("/v1/tasks/{task}");
     assert_eq!(
-        command_statuses(&named("max", "sales"), &path).await,
+        command_statuses(&app.on_behalf_of("max", "sales"), &path).await,
         [403, 403]
     );
     assert_eq!(
@@ -130,7 +126,7 @@ async fn groups_of_the_message_decide_not_those_of_the_first_one(on: On) {
         [403, 403]
     );
     assert_eq!(
-        named("max", "support")
+        app.on_behalf_of("max", "support")
             .post(&format!("{path}/messages"), &json!({"input": "more"}))
             .await
             .status,
@@ -149,7 +145,13 @@ async fn groups_of_the_message_decide_not_those_of_the_first_one(on: On) {
         .get("/v1/agents")
         .await;
     assert_eq!(agents.count("agents"), 2, "{}", agents.text);
-    assert_eq!(named("max", "sales").create_task("go").await.status, 422);
+    assert_eq!(
+        app.on_behalf_of("max", "sales")
+            .create_task("go")
+            .await
+            .status,
+        422
+    );
 }
 
 #[apply(on_both)]

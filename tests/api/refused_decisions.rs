@@ -184,10 +184,7 @@ async fn only_people_a_rule_names_may_decide(on: On) {
         json!([])
     );
     app.model.then(text_answer("refunded"));
-    let web = app
-        .actor(WEB)
-        .header("holdpoint-user", "zoe")
-        .header("holdpoint-groups", "finance");
+    let web = app.on_behalf_of("zoe", "finance");
     let done = web.hit(&path).await;
     assert_eq!(done.str("/status"), "Completed", "{}", done.text);
     let request = app.approver().request(&held.request).await;
@@ -225,11 +222,7 @@ async fn second_answer_is_refused_and_told_the_first(on: On) {
 #[apply(on_both)]
 async fn late_answer_to_a_call_is_told_its_decision_while_the_request_is_open_and_after(on: On) {
     let app = TestApp::with_finance(on).await;
-    let as_user = |user: &str| {
-        app.actor(WEB)
-            .header("holdpoint-user", user)
-            .header("holdpoint-groups", "finance")
-    };
+    let as_user = |user: &str| app.on_behalf_of(user, "finance");
     app.model
         .then(calls(&[
             ("refund", r#"{"order":1,"amount":50}"#),

@@ -40,9 +40,7 @@ async fn app(on: On) -> TestApp {
 }
 
 fn finance<'a>(app: &'a TestApp, user: &str) -> Actor<'a> {
-    app.actor(WEB)
-        .header("holdpoint-user", user)
-        .header("holdpoint-groups", "finance")
+    app.on_behalf_of(user, "finance")
 }
 
 async fn answer(actor: &Actor<'_>, held: &Held, body: &Value) -> Reply {

@@ -327,6 +327,12 @@ impl TestApp {
         }
     }
 
+    /// Returns the frontend that speaks for a user, and names the groups of the user.
+    pub fn on_behalf_of(&self, user: &str, groups: &str) -> Actor<'_> {
+        let frontend = self.actor(WEB).header("holdpoint-user", user);
+        frontend.header("holdpoint-groups", groups)
+    }
+
     pub fn anonymous(&self) -> Actor<'_> {
         Actor {
             app: self,

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::super::approval_cycle::on_both;
 use super::{call, give, id, only, open, paused, refund, trees, turn};
-use crate::support::test_app::{Actor, OPS, OTHER, On, WEB};
+use crate::support::test_app::{Actor, OPS, OTHER, On};
 
 /// Returns a refund that a member of `finance` has to approve.
 fn large(order: u32) -> serde_json::Value {
@@ -145,11 +145,7 @@ async fn backend_speaks_for_the_owner_of_a_whole_tree() {
         "  - { name: by-groups, tools: [refund], when: \"'night' in user.groups\", decide: allow }\n",
     )
     .await;
-    let web = || {
-        app.actor(WEB)
-            .header("holdpoint-user", "dora")
-            .header("holdpoint-groups", "night")
-    };
+    let web = || app.on_behalf_of("dora", "night");
     let program = [turn(&[give(
         "analyst",
         &[turn(&[give("clerk", &[turn(&[refund(1)])])])],
