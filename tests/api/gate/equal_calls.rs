@@ -184,14 +184,9 @@ async fn secrets_in_a_persons_answer_are_hidden(on: On) {
 async fn answered_call_that_did_not_run_is_called_ended(on: On) {
     let app = gate(on, "").await;
     let held = ask(&app, &refund(120), 0).await;
-    let path = format!("/resume/{}", held.str("/request/request_id"));
-    let id = held.str("/tool_call_id");
-    app.approver()
-        .post(
-            &path,
-            &json!({"decisions": {(&id): {"action": "respond", "result": "Paid by hand."}}}),
-        )
-        .await;
+    let (request, id) = (held.str("/request/request_id"), held.str("/tool_call_id"));
+    let answer = json!({"decisions": {(&id): {"action": "respond", "result": "Paid by hand."}}});
+    app.approver().answer(&request, &answer).await;
     let call = ask(&app, &refund(120), 10).await;
     assert_call(&call, 200, "deny", "settled", "responded");
     until_asker(&app, &call, |until| until == ASKER_UNTIL_DELIVERED).await;

@@ -96,6 +96,14 @@ pub(super) async fn decide_as(actor: Actor<'_>, call: &Reply, verb: &str) -> Rep
     reply
 }
 
+/// Answers the open request of a call as `actor`, without waiting for the end of the call.
+pub(super) async fn answer_as(actor: Actor<'_>, call: &Reply, body: &Value) -> Reply {
+    let request = call.str("/request/request_id");
+    let reply = actor.prefer("wait=0").answer(&request, body).await;
+    assert!(reply.status < 300, "{}", reply.text);
+    reply
+}
+
 /// Proposes a call as Alice's agent, with `body` as the bytes of the HTTP body.
 pub(super) async fn ask_in_text(app: &TestApp, body: &str) -> Reply {
     let body = Some(("application/json", body.to_owned()));

@@ -8,8 +8,8 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::{
-    AGENT, ask, ask_as, ask_by_key, assert_call, bash, call_summary, decide_as, gate, items,
-    refund, types, yaml,
+    AGENT, answer_as, ask, ask_as, ask_by_key, assert_call, bash, call_summary, decide_as, gate,
+    items, refund, types, yaml,
 };
 use crate::api::approval_cycle::on_both;
 use crate::support::test_app::{On, Reply, TestApp};
@@ -116,9 +116,7 @@ async fn call_that_was_started_says_how_it_ended(on: On) {
                 &json!({"task_id": call.str("/task_id"), "outcome": "unknown"}),
             )
             .await;
-            let path = format!("/resume/{}", doubtful.str("/request/request_id"));
-            let decided = app.owner().prefer("wait=0").post(&path, &answer).await;
-            assert!(decided.status < 300, "{}", decided.text);
+            answer_as(app.owner(), &doubtful, &answer).await;
         }
         let ended = read_call(&app, &call, 10).await;
         assert_call(&ended, 200, "allow", "settled", outcome);

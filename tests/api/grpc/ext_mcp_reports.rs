@@ -111,13 +111,7 @@ async fn header_of_a_call_is_its_id_and_names_a_later_attempt_too(on: On) {
         .actor(gate::AGENT)
         .post("/v1/gate/outcomes", &unknown)
         .await;
-    let path = format!("/resume/{}", reported.str("/request/request_id"));
-    let retried = app
-        .owner()
-        .prefer("wait=0")
-        .post(&path, &json!({"action": "retry"}))
-        .await;
-    assert!(retried.status < 300, "{}", retried.text);
+    gate::answer_as(app.owner(), &reported, &json!({"action": "retry"})).await;
     let second = request(&mut grpc, LS).await;
     let (_, value) = second.headers().swap_remove(0);
     assert_eq!(

@@ -128,14 +128,9 @@ async fn approved_call_without_an_ask_expires(on: On) {
 async fn rejected_call_is_denied_with_the_reason_and_again_without_a_question(on: On) {
     let app = gate(on, "").await;
     let held = ask(&app, &refund(120), 0).await;
-    let path = format!("/resume/{}", held.str("/request/request_id"));
-    let rejected = app
-        .approver()
-        .post(
-            &path,
-            &json!({"action": "reject", "reason": "Wrong order:\n it is 18."}),
-        )
-        .await;
+    let request = held.str("/request/request_id");
+    let answer = json!({"action": "reject", "reason": "Wrong order:\n it is 18."});
+    let rejected = app.approver().answer(&request, &answer).await;
     assert_eq!(rejected.str("/status"), "Canceled", "{}", rejected.text);
     // The client of the held call has left without the call's result. So the next equal proposal
     // gets this result. Every later equal proposal begins a new call.
@@ -200,14 +195,9 @@ async fn person_may_edit_or_answer_a_held_call(on: On) {
         (json!(true), app.tool.ledger()[0].body.clone())
     );
     let held = ask_by_key(&app, "answer", &refund(130), 0).await;
-    let path = format!("/resume/{}", held.str("/request/request_id"));
-    let id = held.str("/tool_call_id");
-    app.approver()
-        .post(
-            &path,
-            &json!({"decisions": {(&id): {"action": "respond", "result": "Paid by hand."}}}),
-        )
-        .await;
+    let (request, id) = (held.str("/request/request_id"), held.str("/tool_call_id"));
+    let answer = json!({"decisions": {(&id): {"action": "respond", "result": "Paid by hand."}}});
+    app.approver().answer(&request, &answer).await;
     let call = ask_by_key(&app, "answer", &refund(130), 10).await;
     assert_call(&call, 200, "deny", "settled", "responded");
     assert_eq!(

@@ -5,17 +5,15 @@ use std::time::Duration;
 use macro_rules_attribute::apply;
 use serde_json::{Value, json};
 
-use super::super::{ask_by_key, assert_call, decide, gate, refund, yaml};
+use super::super::{answer_as, ask_by_key, assert_call, decide, gate, refund, yaml};
 use crate::api::approval_cycle::on_both;
 use crate::support::test_app::{On, Reply, TestApp};
 use crate::support::test_clock::TestClock;
 
 async fn reject(app: &TestApp, call: &Reply) {
-    let path = format!("/resume/{}", call.str("/request/request_id"));
-    let reply = app
-        .approver()
-        .post(&path, &json!({"action": "reject"}))
-        .await;
+    let request = call.str("/request/request_id");
+    let answer = json!({"action": "reject"});
+    let reply = app.approver().answer(&request, &answer).await;
     assert_eq!(reply.str("/status"), "Canceled", "{}", reply.text);
 }
 
@@ -60,13 +58,7 @@ async fn newest_decision_about_equal_calls_counts_and_not_the_last_end(on: On) {
         call,
         json!({"action": "edit", "arguments": {"order": 17, "amount": 20}}),
     );
-    let path = format!("/resume/{}", edited.str("/request/request_id"));
-    let decided = app
-        .approver()
-        .prefer("wait=0")
-        .post(&path, &json!({"decisions": decisions}))
-        .await;
-    assert!(decided.status < 300, "{}", decided.text);
+    answer_as(app.approver(), &edited, &json!({"decisions": decisions})).await;
     let ran = ask_by_key(&app, "d1", &refund(150), 10).await;
     assert_call(&ran, 200, "allow", "settled", "succeeded");
     let again = ask_by_key(&app, "d3", &refund(150), 5).await;

@@ -5,7 +5,8 @@ use macro_rules_attribute::apply;
 use serde_json::{Value, json};
 
 use super::super::{
-    AGENT, ask, ask_as, ask_by_key, assert_call, bash, call_summary, decide_as, gate, items, yaml,
+    AGENT, answer_as, ask, ask_as, ask_by_key, assert_call, bash, call_summary, decide_as, gate,
+    items, yaml,
 };
 use super::{read_call, report};
 use crate::api::approval_cycle::on_both;
@@ -119,13 +120,7 @@ async fn ask_without_a_key_gets_the_attempt_that_a_person_has_approved(on: On) {
         &json!({"task_id": call.str("/task_id"), "outcome": "unknown"}),
     )
     .await;
-    let path = format!("/resume/{}", unknown.str("/request/request_id"));
-    let retried = app
-        .owner()
-        .prefer("wait=0")
-        .post(&path, &json!({"action": "retry"}))
-        .await;
-    assert!(retried.status < 300, "{}", retried.text);
+    answer_as(app.owner(), &unknown, &json!({"action": "retry"})).await;
     // A second report about the first attempt does not undo the decision `retry`. The service
     // would not store an identical report again, so this report adds a content.
     let other =

@@ -3,7 +3,7 @@
 use macro_rules_attribute::apply;
 use serde_json::{Value, json};
 
-use super::super::{ask_by_key, assert_call, bash, gate, items, types};
+use super::super::{answer_as, ask_by_key, assert_call, bash, gate, items, types};
 use super::{read_call, report};
 use crate::api::approval_cycle::on_both;
 use crate::support::test_app::On;
@@ -22,13 +22,7 @@ async fn unknown_report_of_a_once_call_asks_a_person_and_a_retry_needs_another_a
         "{}",
         unknown.text
     );
-    let path = format!("/resume/{}", unknown.str("/request/request_id"));
-    let retried = app
-        .owner()
-        .prefer("wait=0")
-        .post(&path, &json!({"action": "retry"}))
-        .await;
-    assert!(retried.status < 300, "{}", retried.text);
+    answer_as(app.owner(), &unknown, &json!({"action": "retry"})).await;
     assert_eq!(read_call(&app, &call, 0).await.str("/state"), "approved");
     let second = ask_by_key(&app, "k1", &bash("ls"), 5).await;
     assert_call(&second, 200, "allow", "started", Value::Null);
