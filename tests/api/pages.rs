@@ -7,7 +7,6 @@ mod user_messages;
 
 use macro_rules_attribute::apply;
 use reqwest::Method;
-use serde_json::json;
 
 use super::approval_cycle::on_both;
 use crate::support::fake_chat_completions::{calls, text_answer};

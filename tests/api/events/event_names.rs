@@ -95,7 +95,7 @@ async fn a_tree(on: On) -> Vec<Event> {
     let id = root.str("/task_id");
     let open = trees::open(&root);
     cancel(&app, &open[1].0).await;
-    trees::approve(&app.owner(), &open[0].1).await;
+    app.owner().approve(&open[0].1).await;
     trees::still(&app, &id).await;
     let events = checked(&app, &id).await;
     app.stop().await;

@@ -143,7 +143,7 @@ async fn link_posted_with_an_idempotency_key_is_stored_in_no_column(on: On) {
             format!("digest={digest}&action=approve"),
         );
         let reply = browser.send(Method::POST, path, Some(form)).await;
-        reply.assert_header(303, "location", &path);
+        reply.assert_header(303, "location", path);
         assert_eq!(reply.header("idempotency-replayed"), replayed);
     }
     ended(&app, &held.task, "Completed").await;
