@@ -290,13 +290,7 @@ async fn lists_are_paged_without_a_gap(on: On) {
         let mut cursor = String::new();
         loop {
             let page = actor.get(&format!("/v1/{list}?limit=2{cursor}")).await;
-            seen.extend(
-                page.body[list]
-                    .as_array()
-                    .unwrap()
-                    .iter()
-                    .map(|one| one[id].as_str().unwrap().to_owned()),
-            );
+            seen.extend(page.texts(list, id).into_iter().map(str::to_owned));
             let Some(next) = page.body["next_cursor"].as_str() else {
                 break;
             };

@@ -89,12 +89,7 @@ async fn held_call_runs_once_when_it_is_approved(on: On) {
     assert_eq!(request.str("/decision/action"), "approve");
     assert_eq!(request.str("/decision/by"), "alice");
     let items = app.owner().items(&held.task).await;
-    let types: Vec<_> = items.body["items"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|item| item["type"].as_str().unwrap())
-        .collect();
+    let types = items.texts("items", "type");
     assert_eq!(
         types,
         [

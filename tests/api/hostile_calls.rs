@@ -199,12 +199,7 @@ async fn model_answer_of_more_than_256_calls_fails_the_task_and_stores_nothing(o
             "the model is not asked again"
         );
         let items = app.owner().items(&failed.str("/task_id")).await;
-        let types: Vec<_> = items.body["items"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|item| item["type"].clone())
-            .collect();
+        let types = items.texts("items", "type");
         assert_eq!(
             types,
             ["task_status", "user_message", "task_status"],

@@ -32,15 +32,6 @@ fn response(value: Value) -> Value {
     body
 }
 
-fn kinds_of(requests: &Value) -> Vec<&str> {
-    requests
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|request| request["kind"].as_str().unwrap())
-        .collect()
-}
-
 #[apply(on_both)]
 async fn task_asks_for_guidance_round_after_round(on: On) {
     let app = asking(on, "").await;
@@ -88,7 +79,7 @@ async fn answer_and_keep_waiting(app: &TestApp, asked: &Reply, kind: &str, body:
     let now = answer(app, &question, body).await;
     assert_eq!(now.str("/status"), "Paused", "{kind}: {}", now.text);
     assert!(
-        !kinds_of(&now.body["pending"]).contains(&"external_result"),
+        !now.texts("pending", "kind").contains(&"external_result"),
         "{kind}: {}",
         now.text
     );
@@ -122,7 +113,7 @@ async fn all_requests_of_a_turn_open_at_once_except_external_results(on: On) {
         asks("credentials"),
     ];
     let asked = begin(&app, &turn).await;
-    let mut open = kinds_of(&asked.body["pending"]);
+    let mut open = asked.texts("pending", "kind");
     open.sort_unstable();
     assert_eq!(
         open,
@@ -156,7 +147,7 @@ async fn all_requests_of_a_turn_open_at_once_except_external_results(on: On) {
         &json!({"action": "reject", "reason": "mine"}),
     )
     .await;
-    assert_eq!(kinds_of(&now.body["pending"]), ["external_result"]);
+    assert_eq!(now.texts("pending", "kind"), ["external_result"]);
     let ran: Vec<_> = app
         .tool
         .ledger()

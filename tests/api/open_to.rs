@@ -269,12 +269,7 @@ async fn caller_sees_the_gates_that_are_open_to_them_if_the_key_may_propose_call
         json!(["all", "desk"])
     );
     let agents = app.owner().get("/v1/agents").await;
-    let names: Vec<_> = agents.body["agents"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|agent| agent["name"].clone())
-        .collect();
+    let names = agents.texts("agents", "name");
     assert_eq!(names, ["billing"], "a gate is no agent of the list");
     let task = app
         .owner()

@@ -279,12 +279,7 @@ async fn requests_of_every_kind_in_one_turn_are_withdrawn_together(on: On) {
     .to_vec();
     app.model.then(calls(&turn));
     let asked = app.owner().create_task("go").await;
-    let open: Vec<_> = asked.body["pending"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|request| request["kind"].as_str().unwrap())
-        .collect();
+    let open = asked.texts("pending", "kind");
     assert_eq!(
         open,
         ["guidance", "confirmation", "credentials", "approval"]

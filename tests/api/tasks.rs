@@ -279,12 +279,7 @@ async fn message_to_a_paused_task_supersedes_only_when_it_says_so(on: On) {
         .owner()
         .get(&format!("/v1/tasks/{}/items?after=6", held.task))
         .await;
-    let types: Vec<_> = items.body["items"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|item| item["type"].as_str().unwrap())
-        .collect();
+    let types = items.texts("items", "type");
     assert_eq!(
         types,
         [
@@ -317,11 +312,9 @@ async fn lists_page_by_cursor_and_filter(on: On) {
     loop {
         let page = app.owner().get(&path).await;
         seen.extend(
-            page.body["tasks"]
-                .as_array()
-                .unwrap()
-                .iter()
-                .map(|task| task["task_id"].as_str().unwrap().to_owned()),
+            page.texts("tasks", "task_id")
+                .into_iter()
+                .map(str::to_owned),
         );
         let Some(cursor) = page.body["next_cursor"].as_str() else {
             break;

@@ -59,13 +59,25 @@ impl Reply {
             .to_owned()
     }
 
+    #[track_caller]
+    fn list(&self, name: &str) -> &[Value] {
+        let list = self.body[name].as_array();
+        list.unwrap_or_else(|| panic!("no {name} in {}", self.text))
+    }
+
     /// Returns the number of elements of a list in the body.
     #[track_caller]
     pub fn count(&self, list: &str) -> usize {
-        let elements = self.body[list].as_array();
+        self.list(list).len()
+    }
+
+    /// Returns the text that each element of a list in the body has as this member.
+    #[track_caller]
+    pub fn texts(&self, list: &str, member: &str) -> Vec<&str> {
+        let elements = self.list(list).iter();
         elements
-            .unwrap_or_else(|| panic!("no {list} in {}", self.text))
-            .len()
+            .map(|element| element[member].as_str().unwrap())
+            .collect()
     }
 
     /// Asserts the HTTP status of the reply, and the `code` of the refusal in its body.

@@ -8,7 +8,7 @@ use super::super::approval_cycle::on_both;
 use super::super::request_kinds::{
     Question, TOKEN, asking, asks, begin, each_has_one_result, filled_in, items, last_tool_results,
 };
-use super::{FORM, answer, kinds_of, response};
+use super::{FORM, answer, response};
 use crate::support::fake_chat_completions::{calls, text_answer};
 use crate::support::test_app::{On, Reply, TestApp};
 
@@ -174,7 +174,7 @@ async fn shown_answers(app: &TestApp, task: &str, filled: &Value) -> [String; 2]
         .get(&format!("/v1/requests?task_id={task}"))
         .await;
     assert_eq!(
-        kinds_of(&tree.body["requests"]),
+        tree.texts("requests", "kind"),
         [
             "guidance",
             "confirmation",

@@ -6,7 +6,6 @@ use serde_json::{Value, json};
 
 use super::super::approval_cycle::on_both;
 use super::super::request_kinds::{KINDS, Question, ask, asking, asks, begin, last_tool_results};
-use super::kinds_of;
 use crate::support::test_app::{BOB, On};
 
 /// Returns how long a request stays open, in seconds.
@@ -96,7 +95,8 @@ async fn request_that_no_rule_names_is_the_owners_for_a_day(on: On) {
             .get("/v1/requests?kind=approval&kind=reconcile")
             .await;
         assert!(
-            kinds_of(&others.body["requests"])
+            others
+                .texts("requests", "kind")
                 .iter()
                 .all(|kind| ["approval", "reconcile"].contains(kind))
         );

@@ -161,12 +161,7 @@ async fn backend_speaks_for_the_owner_of_a_whole_tree() {
     let tree = web()
         .get(&format!("/v1/tasks?root_task_id={}", done.str("/task_id")))
         .await;
-    let owners: Vec<_> = tree.body["tasks"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|task| task["user_id"].clone())
-        .collect();
+    let owners = tree.texts("tasks", "user_id");
     assert_eq!(owners, ["dora", "dora", "dora"]);
     app.stop().await;
 }
