@@ -2,7 +2,6 @@
 //! is tried at each endpoint.
 
 use macro_rules_attribute::apply;
-use reqwest::Method;
 use serde_json::json;
 
 use super::approval_cycle::on_both;
@@ -57,8 +56,7 @@ async fn endpoint_statuses(actor: &Actor<'_>, task: &str, request: &str) -> Vec<
         format!("/resume/{request}"),
         "/v1/tasks".to_owned(),
     ] {
-        let body = Some(("application/json", json!({"zzz": 1}).to_string()));
-        statuses.push(actor.send(Method::POST, &path, body).await.status);
+        statuses.push(actor.post(&path, &json!({"zzz": 1})).await.status);
     }
     statuses
 }

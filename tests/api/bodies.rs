@@ -163,10 +163,7 @@ async fn metadata_comes_back_as_it_was_sent(on: On) {
     let metadata = r#"{"z":1.10,"big":123456789012345678901234567890,"u64":12345678901234567890,"e":1E2,"neg":-0,"t":" \" é \u00e9 "}"#;
     let pretty = metadata.replace(",\"", " ,\n\t\"").replace("\":", "\" : ");
     let body = format!(r#"{{"input": "hi", "metad\u0061ta": {pretty}}}"#);
-    let reply = app
-        .owner()
-        .send(Method::POST, "/v1/tasks", Some(("application/json", body)))
-        .await;
+    let reply = app.owner().bytes("/v1/tasks", body.into_bytes()).await;
     assert_eq!(reply.status, 201, "{}", reply.text);
     let shown = app.owner().task(&reply.str("/task_id")).await;
     let listed = app.owner().get("/v1/tasks").await;

@@ -147,11 +147,7 @@ async fn nul_and_invalid_text_are_cleaned_or_refused(on: On) {
     let raw = String::from_utf8_lossy(b"{\"input\": \"\xff\"}").into_owned();
     assert_eq!(
         app.owner()
-            .send(
-                reqwest::Method::POST,
-                "/v1/tasks",
-                Some(("application/json", raw))
-            )
+            .bytes("/v1/tasks", raw.into_bytes())
             .await
             .status,
         201

@@ -5,7 +5,6 @@ mod every_operation;
 
 use futures_util::future::{join, join_all};
 use macro_rules_attribute::apply;
-use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::approval_cycle::on_both;
@@ -42,13 +41,7 @@ async fn twice(actor: &Actor<'_>, path: &str, body: &Value) -> Reply {
         again.body["updated_at"], first.body["updated_at"],
         "{path}: nothing more was done"
     );
-    let other = actor
-        .send(
-            Method::POST,
-            path,
-            Some(("application/json", format!(" {body}"))),
-        )
-        .await;
+    let other = actor.bytes(path, format!(" {body}").into_bytes()).await;
     assert_eq!(
         (other.status, other.str("/code").as_str()),
         (422, "idempotency_key_reused"),

@@ -92,14 +92,7 @@ async fn malformed_decision_changes_nothing(on: On) {
     let bodies = malformed(&held.call);
     assert!(bodies.len() >= 50);
     for (status, body) in bodies {
-        let reply = app
-            .owner()
-            .send(
-                reqwest::Method::POST,
-                &path,
-                Some(("application/json", body.clone())),
-            )
-            .await;
+        let reply = app.owner().bytes(&path, body.clone().into_bytes()).await;
         assert_eq!(reply.status, status, "{body}: {}", reply.text);
         assert_eq!(reply.header("content-type"), "application/problem+json");
     }

@@ -106,10 +106,8 @@ pub(super) async fn answer_as(actor: Actor<'_>, call: &Reply, body: &Value) -> R
 
 /// Proposes a call as Alice's agent, with `body` as the bytes of the HTTP body.
 pub(super) async fn ask_in_text(app: &TestApp, body: &str) -> Reply {
-    let body = Some(("application/json", body.to_owned()));
-    app.actor(AGENT)
-        .send(reqwest::Method::POST, "/v1/gate/calls", body)
-        .await
+    let actor = app.actor(AGENT);
+    actor.bytes("/v1/gate/calls", body.into()).await
 }
 
 /// Returns the status, the decision, the state and the outcome in a reply.

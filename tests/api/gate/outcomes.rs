@@ -4,7 +4,6 @@ mod permits;
 mod unknown_reports;
 
 use macro_rules_attribute::apply;
-use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::{
@@ -232,11 +231,7 @@ async fn content_of_one_mebibyte_is_taken_however_it_is_escaped(on: On) {
         let (task, content) = (call.str("/task_id"), "\\u0061".repeat(characters));
         let body = format!(r#"{{"task_id":"{task}","outcome":"succeeded","content":"{content}"}}"#);
         app.actor(AGENT)
-            .send(
-                Method::POST,
-                "/v1/gate/outcomes",
-                Some(("application/json", body)),
-            )
+            .bytes("/v1/gate/outcomes", body.into_bytes())
             .await
     };
     let long = sent(1024 * 1024 + 1).await;

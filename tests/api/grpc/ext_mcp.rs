@@ -139,8 +139,7 @@ pub(super) async fn resume(app: &TestApp, request: &str, action: &str) {
     let shown = app.owner().get(&path).await;
     let call = shown.str("/tool_calls/0/tool_call_id");
     let body = format!(r#"{{"decisions":{{"{call}":{action}}}}}"#);
-    let body = Some(("application/json", body));
-    let reply = owner.send(reqwest::Method::POST, &path, body).await;
+    let reply = owner.bytes(&path, body.into_bytes()).await;
     assert!(reply.status < 300, "{}", reply.text);
 }
 

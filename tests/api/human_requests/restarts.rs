@@ -1,7 +1,6 @@
 //! Tests that a task which asks people in every way continues after restarts of the service.
 
 use macro_rules_attribute::apply;
-use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::super::approval_cycle::on_both;
@@ -101,14 +100,7 @@ async fn send_result(app: &mut TestApp, asked: &Reply) -> Reply {
     app.restart().await;
     app.model.then(calls(&[asks("approval")]));
     let body = format!(r#"{{"action":"respond","result":{{"n":{BIG},"f":1.10}}}}"#);
-    let now = app
-        .owner()
-        .send(
-            Method::POST,
-            &question.path(),
-            Some(("application/json", body)),
-        )
-        .await;
+    let now = app.owner().bytes(&question.path(), body.into_bytes()).await;
     assert_eq!(
         last_tool_results(app),
         [format!(r#"{{"n":{BIG},"f":1.10}}"#)]

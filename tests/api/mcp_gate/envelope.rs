@@ -40,8 +40,8 @@ async fn compressed_body_is_refused() {
         ("identity", 200),
     ] {
         let actor = app.actor(AGENT).header("content-encoding", encoding);
-        let body = Some(("application/json", older("ping", &json!({})).to_string()));
-        let reply = actor.send(Method::POST, "/mcp/refunds", body).await;
+        let ping = older("ping", &json!({}));
+        let reply = actor.post("/mcp/refunds", &ping).await;
         assert_eq!(reply.status, status, "{encoding}: {}", reply.text);
     }
     app.stop().await;
@@ -137,8 +137,7 @@ async fn request_of_the_newest_revision_without_a_member_that_each_has_is_refuse
             .actor(AGENT)
             .header("mcp-protocol-version", "2026-07-28");
         let actor = actor.header("mcp-method", "server/discover");
-        let body = Some(("application/json", message.to_string()));
-        let reply = actor.send(Method::POST, "/mcp/refunds", body).await;
+        let reply = actor.post("/mcp/refunds", &message).await;
         assert_eq!(
             (reply.status, &reply.body["error"]["code"]),
             (400, &json!(-32602)),
@@ -157,8 +156,7 @@ async fn request_that_the_newest_revision_does_not_have_is_unknown_with_and_with
                 .actor(AGENT)
                 .header("mcp-protocol-version", "2026-07-28")
                 .header("mcp-method", method);
-            let body = Some(("application/json", message.to_string()));
-            let reply = actor.send(Method::POST, "/mcp/refunds", body).await;
+            let reply = actor.post("/mcp/refunds", &message).await;
             assert_eq!(
                 (reply.status, &reply.body["error"]["code"]),
                 (404, &json!(-32601)),
@@ -166,13 +164,12 @@ async fn request_that_the_newest_revision_does_not_have_is_unknown_with_and_with
             );
         }
     }
-    let notification = json!({"jsonrpc": "2.0", "method": "ping"}).to_string();
+    let notification = json!({"jsonrpc": "2.0", "method": "ping"});
     let actor = app
         .actor(AGENT)
         .header("mcp-protocol-version", "2026-07-28")
         .header("mcp-method", "ping");
-    let body = Some(("application/json", notification));
-    let reply = actor.send(Method::POST, "/mcp/refunds", body).await;
+    let reply = actor.post("/mcp/refunds", &notification).await;
     assert_eq!((reply.status, reply.text.as_str()), (202, ""));
     app.stop().await;
 }
@@ -244,13 +241,12 @@ async fn arguments_and_meta_that_are_no_objects_are_refused() {
     assert_eq!(app.tool.count(), 0);
     let absent = post(&app, "0", &older("tools/call", &json!({"name": "refund"}))).await;
     assert_eq!(absent.body["result"]["isError"], true, "{}", absent.text);
-    let discover = older("server/discover", &json!({"_meta": null})).to_string();
+    let discover = older("server/discover", &json!({"_meta": null}));
     let actor = app
         .actor(AGENT)
         .header("mcp-protocol-version", "2026-07-28");
     let actor = actor.header("mcp-method", "server/discover");
-    let body = Some(("application/json", discover));
-    let reply = actor.send(Method::POST, "/mcp/refunds", body).await;
+    let reply = actor.post("/mcp/refunds", &discover).await;
     let error = (reply.status, &reply.body["error"]["code"]);
     assert_eq!(error, (400, &json!(-32602)), "{}", reply.text);
     app.stop().await;

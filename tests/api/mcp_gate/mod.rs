@@ -10,7 +10,6 @@ mod settled;
 mod streams;
 
 use holdpoint::task::time::Time;
-use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::gate::{AGENT, gate};
@@ -33,8 +32,7 @@ pub(super) async fn post_as(mut actor: Actor<'_>, message: &Value) -> Reply {
             actor = actor.header("mcp-name", name);
         }
     }
-    let body = Some(("application/json", message.to_string()));
-    let mut reply = actor.send(Method::POST, "/mcp/refunds", body).await;
+    let mut reply = actor.post("/mcp/refunds", message).await;
     // The last message of a stream is the answer to the posted message.
     let mut lines = reply.text.lines().rev();
     if let Some(last) = lines.find_map(|line| line.strip_prefix("data: ")) {
@@ -44,9 +42,8 @@ pub(super) async fn post_as(mut actor: Actor<'_>, message: &Value) -> Reply {
 }
 
 async fn post_text(app: &TestApp, text: &str) -> Reply {
-    let body = Some(("application/json", text.to_owned()));
     let actor = app.actor(AGENT);
-    actor.send(Method::POST, "/mcp/refunds", body).await
+    actor.bytes("/mcp/refunds", text.into()).await
 }
 
 pub(super) fn older(method: &str, params: &Value) -> Value {

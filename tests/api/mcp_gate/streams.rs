@@ -34,8 +34,7 @@ pub(super) async fn until_held(app: &TestApp) -> Value {
 async fn cancel(actor: &Actor<'_>) {
     let params = json!({"requestId": "seven", "reason": "no time"});
     let message = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params});
-    let body = Some(("application/json", message.to_string()));
-    let reply = actor.send(Method::POST, "/mcp/refunds", body).await;
+    let reply = actor.post("/mcp/refunds", &message).await;
     assert_eq!(reply.status, 202, "{}", reply.text);
 }
 

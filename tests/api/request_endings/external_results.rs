@@ -1,7 +1,6 @@
 //! Tests results that people give for calls of external tools.
 
 use macro_rules_attribute::apply;
-use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::super::approval_cycle::on_both;
@@ -32,11 +31,7 @@ async fn external_result_is_passed_on_as_it_was_written(on: On) {
         let body = format!(r#"{{"action":"respond","result": {result} }}"#);
         let answer = async || {
             app.owner()
-                .send(
-                    Method::POST,
-                    &question.path(),
-                    Some(("application/json", body.clone())),
-                )
+                .bytes(&question.path(), body.clone().into_bytes())
                 .await
         };
         let done = answer().await;
@@ -119,14 +114,7 @@ async fn external_result_that_does_not_fit_the_tool_is_refused(on: On) {
         "a refusal changed something"
     );
     let body = format!(r#"{{"action":"respond","result":{{"metres":{BIG},"more":true}}}}"#);
-    let done = app
-        .owner()
-        .send(
-            Method::POST,
-            &question.path(),
-            Some(("application/json", body)),
-        )
-        .await;
+    let done = app.owner().bytes(&question.path(), body.into_bytes()).await;
     done.assert_status(200, "Completed");
     assert_eq!(
         last_tool_results(&app),
