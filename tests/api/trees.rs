@@ -209,14 +209,16 @@ pub(super) fn turn(list: &[Value]) -> Value {
     json!(list)
 }
 
+/// Returns the turns of an agent that makes these calls in one turn, and then says `text`.
+pub(super) fn does(calls: &[Value], text: impl Into<Value>) -> [Value; 2] {
+    [turn(calls), text.into()]
+}
+
 /// Returns a call that starts the sub-agent `agent`. The sub-agent makes one refund and reports it.
 pub(super) fn pays(agent: &str, order: u32) -> Value {
     give(
         agent,
-        &[
-            turn(&[refund(order)]),
-            json!(format!("{agent} paid {order}")),
-        ],
+        &does(&[refund(order)], format!("{agent} paid {order}")),
     )
 }
 

@@ -11,7 +11,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::super::approval_cycle::on_both;
-use super::super::trees::{id, of, open, paused, pays, trees, turn};
+use super::super::trees::{does, id, of, open, paused, pays, trees, turn};
 use crate::support::event_stream::{Watch, names};
 use crate::support::test_app::{Held, On, TestApp};
 
@@ -196,10 +196,7 @@ async fn sub_agent_stream_has_only_the_deltas_of_its_subtree(on: On) {
     let app = trees(on, "").await;
     let root = paused(
         &app,
-        &[
-            turn(&[pays("analyst", 1), pays("analyst", 2)]),
-            json!("end"),
-        ],
+        &does(&[pays("analyst", 1), pays("analyst", 2)], "end"),
     )
     .await;
     let (root_id, analysts) = (

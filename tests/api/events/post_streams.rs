@@ -5,7 +5,7 @@ use macro_rules_attribute::apply;
 use serde_json::json;
 
 use super::super::approval_cycle::on_both;
-use super::super::trees::{begin, give, id, only, pays, trees, turn};
+use super::super::trees::{begin, does, give, id, only, pays, trees};
 use crate::support::event_stream::{durable, names, numbers};
 use crate::support::fake_chat_completions::{calls, text_answer};
 use crate::support::test_app::{ACCOUNTS, Held, On, REFUNDS, TestApp, refunds};
@@ -125,10 +125,10 @@ async fn post_stream_begins_with_its_commit_even_where_another_task_comes_first(
     let app = trees(on, "").await;
     let root = begin(
         &app,
-        &[
-            turn(&[pays("analyst", 1), give("clerk", &[json!("nothing")])]),
-            json!("x"),
-        ],
+        &does(
+            &[pays("analyst", 1), give("clerk", &[json!("nothing")])],
+            "x",
+        ),
     )
     .await;
     let (task, analyst) = (

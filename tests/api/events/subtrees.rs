@@ -2,10 +2,10 @@
 //! the sub-agent's task or to the task's descendants.
 
 use macro_rules_attribute::apply;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::super::approval_cycle::on_both;
-use super::super::trees::{give, id, of, open, paused, pays, still, trees, turn};
+use super::super::trees::{does, give, id, of, open, paused, pays, still, trees};
 use crate::support::event_stream::{Event, durable, names, numbers};
 use crate::support::test_app::On;
 
@@ -18,8 +18,8 @@ fn of_tasks(events: &[Event], tasks: &[String]) -> Vec<Event> {
 async fn sub_agent_stream_is_its_part_of_the_root_stream(on: On) {
     let app = trees(on, "").await;
     // The root has two sub-agents `analyst`; the first of them starts the sub-agent `clerk`.
-    let first = give("analyst", &[turn(&[pays("clerk", 1)]), json!("first")]);
-    let root = paused(&app, &[turn(&[first, pays("analyst", 2)]), json!("end")]).await;
+    let first = give("analyst", &does(&[pays("clerk", 1)], "first"));
+    let root = paused(&app, &does(&[first, pays("analyst", 2)], "end")).await;
     let root_id = root.str("/task_id");
     let (analysts, clerks) = (
         of(&app, &root_id, "analyst").await,

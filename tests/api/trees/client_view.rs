@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::super::approval_cycle::on_both;
 use super::super::request_kinds::items;
 use super::{
-    assert_invariants, give, id, only, open, outcomes, paused, pays, prompts, refund,
+    assert_invariants, does, give, id, only, open, outcomes, paused, pays, prompts, refund,
     scripted_answer, statuses, task, text, tree, trees, turn, typed,
 };
 use crate::support::test_app::{On, TestApp};
@@ -19,13 +19,14 @@ use crate::support::test_app::{On, TestApp};
 /// Returns the supervisor's turns. The first turn calls the analyst, whose refund is held, and the
 /// clerk, which completes at once.
 fn analyst_asks() -> Vec<Value> {
-    vec![
-        turn(&[
+    does(
+        &[
             pays("analyst", 17),
             give("clerk", &[json!("clerk: nothing to do")]),
-        ]),
-        json!("supervisor: all done"),
-    ]
+        ],
+        "supervisor: all done",
+    )
+    .to_vec()
 }
 
 /// Returns the numbers of tokens and of model calls, summed over the journals of a tree.
@@ -246,10 +247,7 @@ async fn status_reaches_the_root_in_the_commit_that_changes_it(on: On) {
     let clerk = pays("clerk", 17);
     let root = paused(
         &app,
-        &[
-            turn(&[give("analyst", &[turn(&[clerk]), json!("analyst: paid")])]),
-            json!("ok"),
-        ],
+        &does(&[give("analyst", &does(&[clerk], "analyst: paid"))], "ok"),
     )
     .await;
     let root_id = root.str("/task_id");

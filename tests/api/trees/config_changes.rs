@@ -7,8 +7,8 @@ use serde_json::json;
 use super::super::approval_cycle::on_both;
 use super::super::request_kinds::items;
 use super::{
-    agent_of, assert_invariants, call, give, id, of, only, open, outcomes, paused, pays, prompts,
-    results, still, trees, turn,
+    agent_of, assert_invariants, call, does, give, id, of, only, open, outcomes, paused, pays,
+    prompts, results, still, trees, turn,
 };
 use crate::support::test_app::On;
 
@@ -105,11 +105,7 @@ async fn sub_agent_removed_from_its_caller_is_an_invalid_tool(on: On) {
 #[apply(on_both)]
 async fn waiting_sub_agent_removed_from_the_configuration_fails_and_its_parent_goes_on(on: On) {
     let mut app = trees(on, "").await;
-    let root = paused(
-        &app,
-        &[turn(&[pays("scribe", 1), pays("analyst", 2)]), json!("end")],
-    )
-    .await;
+    let root = paused(&app, &does(&[pays("scribe", 1), pays("analyst", 2)], "end")).await;
     let root_id = root.str("/task_id");
     let scribe = id(&only(&app, &root_id, "scribe").await);
     let of = |task: &str| {
@@ -151,7 +147,7 @@ async fn waiting_sub_agent_removed_from_the_configuration_fails_and_its_parent_g
 #[apply(on_both)]
 async fn stricter_rule_for_a_parent_stops_the_call_of_its_sub_agent(on: On) {
     let mut app = trees(on, "").await;
-    let root = paused(&app, &[turn(&[pays("analyst", 1)]), json!("end")]).await;
+    let root = paused(&app, &does(&[pays("analyst", 1)], "end")).await;
     let rule = "policy:\n  - { name: not-any-more, tools: [refund], when: \"agent.name == 'supervisor'\", decide: deny, reason: Not any more. }\n";
     app.restart_with(|yaml| yaml.replace("policy:\n", rule))
         .await;

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::super::approval_cycle::on_both;
 use super::super::request_kinds::{TOKEN, filled_in, items};
-use super::{assert_invariants, call, give, id, only, open, paused, tree, trees, turn};
+use super::{assert_invariants, call, does, give, id, only, open, paused, tree, trees, turn};
 use crate::support::test_app::{On, Reply, TestApp};
 
 fn comments() -> Value {
@@ -144,16 +144,16 @@ async fn login_of_a_working_sub_agent_is_not_shared_with_its_siblings(on: On) {
     let analyst = give("analyst", &[asks(), turn(&[below]), json!("analyst: done")]);
     let root = paused(
         &app,
-        &[
-            turn(&[
+        &does(
+            &[
                 analyst,
                 give(
                     "clerk",
                     &[wonders(), comments(), json!("beside: commented")],
                 ),
-            ]),
-            json!("end"),
-        ],
+            ],
+            "end",
+        ),
     )
     .await;
     let root_id = root.str("/task_id");
@@ -220,7 +220,7 @@ async fn login_of_a_working_sub_agent_is_redacted_in_its_siblings(on: On) {
         &[wonders(), looks, json!(format!("the login is {TOKEN}"))],
     );
     app.tool.answers(200, format!("found {TOKEN}"));
-    let root = paused(&app, &[turn(&[analyst, clerk]), json!("end")]).await;
+    let root = paused(&app, &does(&[analyst, clerk], "end")).await;
     let root_id = root.str("/task_id");
     let answer = async |reply: &Reply, agent: &str, response: Value| {
         let pending = reply.body["pending"].as_array().unwrap();

@@ -13,8 +13,8 @@ use serde_json::json;
 use super::super::approval_cycle::on_both;
 use super::super::request_kinds::items;
 use super::{
-    assert_invariants, give, id, of, only, open, outcomes, paused, pays, prompts, refund, results,
-    scripted_answer, still, task, tree, trees, turn, typed, yaml,
+    assert_invariants, does, give, id, of, only, open, outcomes, paused, pays, prompts, refund,
+    results, scripted_answer, still, task, tree, trees, turn, typed, yaml,
 };
 use crate::support::test_app::{On, TestApp};
 
@@ -34,10 +34,10 @@ async fn three_waiting_sub_agents_can_be_decided_in_every_order(on: On) {
         let (ran, asked) = (app.tool.ledger().len(), prompts(&app, "supervisor").len());
         let root = paused(
             &app,
-            &[
-                turn(&[pays("clerk", 1), pays("analyst", 2), pays("clerk", 3)]),
-                json!("all paid"),
-            ],
+            &does(
+                &[pays("clerk", 1), pays("analyst", 2), pays("clerk", 3)],
+                "all paid",
+            ),
         )
         .await;
         let root_id = root.str("/task_id");
@@ -108,10 +108,10 @@ async fn each_of_three_sub_agents_gets_its_own_decision(on: On) {
     let app = trees(on, "").await;
     let root = paused(
         &app,
-        &[
-            turn(&[pays("clerk", 1), pays("analyst", 2), pays("clerk", 3)]),
-            json!("end"),
-        ],
+        &does(
+            &[pays("clerk", 1), pays("analyst", 2), pays("clerk", 3)],
+            "end",
+        ),
     )
     .await;
     let root_id = root.str("/task_id");
@@ -205,10 +205,7 @@ async fn agent_asks_for_itself_before_its_sub_agents_start(on: On) {
     // starts.
     let root = paused(
         &app,
-        &[
-            turn(&[pays("analyst", 1), refund(2), pays("clerk", 3)]),
-            json!("end"),
-        ],
+        &does(&[pays("analyst", 1), refund(2), pays("clerk", 3)], "end"),
     )
     .await;
     let root_id = root.str("/task_id");
@@ -248,7 +245,7 @@ async fn simultaneous_decisions_on_eight_sub_agents_all_count(on: On) {
     let eight: Vec<_> = (1..=8)
         .map(|order| pays(if order % 2 == 0 { "clerk" } else { "analyst" }, order))
         .collect();
-    let root = paused(&app, &[turn(&eight), json!("end")]).await;
+    let root = paused(&app, &does(&eight, "end")).await;
     let root_id = root.str("/task_id");
     let requests = open(&root);
     assert_eq!(requests.len(), 8);
@@ -301,11 +298,7 @@ async fn sub_agent_waits_for_days_while_its_sibling_is_done() {
     )
     .await;
     app.model.otherwise(scripted_answer);
-    let root = paused(
-        &app,
-        &[turn(&[pays("analyst", 1), pays("clerk", 2)]), json!("end")],
-    )
-    .await;
+    let root = paused(&app, &does(&[pays("analyst", 1), pays("clerk", 2)], "end")).await;
     let root_id = root.str("/task_id");
     let clerk = id(&only(&app, &root_id, "clerk").await);
     let of = |task: &str| {

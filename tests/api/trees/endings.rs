@@ -10,9 +10,9 @@ use serde_json::json;
 use super::super::approval_cycle::on_both;
 use super::super::request_kinds::items;
 use super::{
-    agent_of, assert_invariants, assert_outcomes, begin, call, completed, give, id, of, only, open,
-    outcomes, patient, paused, pays, prompts, results, scripted_answer, statuses, still, task,
-    tree, trees, turn, typed, unattended,
+    agent_of, assert_invariants, assert_outcomes, begin, call, completed, does, give, id, of, only,
+    open, outcomes, patient, paused, pays, prompts, results, scripted_answer, statuses, still,
+    task, tree, trees, turn, typed, unattended,
 };
 use crate::support::eventually;
 use crate::support::test_app::{On, Reply, TestApp};
@@ -32,10 +32,7 @@ async fn task_of_a_sub_agent_takes_no_message_and_no_retry(on: On) {
     let app = trees(on, "").await;
     let root = paused(
         &app,
-        &[
-            turn(&[pays("analyst", 1), give("clerk", &[json!(0)])]),
-            json!("ok"),
-        ],
+        &does(&[pays("analyst", 1), give("clerk", &[json!(0)])], "ok"),
     )
     .await;
     let root_id = root.str("/task_id");
@@ -73,11 +70,7 @@ async fn task_of_a_sub_agent_takes_no_message_and_no_retry(on: On) {
 #[apply(on_both)]
 async fn sub_agent_is_canceled_alone_and_its_parent_goes_on(on: On) {
     let app = trees(on, "").await;
-    let root = paused(
-        &app,
-        &[turn(&[pays("analyst", 1)]), json!("supervisor: without")],
-    )
-    .await;
+    let root = paused(&app, &does(&[pays("analyst", 1)], "supervisor: without")).await;
     let (root_id, request) = (root.str("/task_id"), open(&root)[0].1.clone());
     let analyst = id(&only(&app, &root_id, "analyst").await);
     let canceled = cancel(&app, &analyst).await;
@@ -183,13 +176,13 @@ async fn failed_sub_agent_is_reported_to_its_parent(on: On) {
     let app = trees(on, "").await;
     let end = completed(
         &app,
-        &[
-            turn(&[
+        &does(
+            &[
                 give("analyst", &[json!(0)]),
                 give("clerk", &[json!("clerk: fine")]),
-            ]),
-            json!("supervisor: so what"),
-        ],
+            ],
+            "supervisor: so what",
+        ),
     )
     .await;
     let root_id = end.str("/task_id");
@@ -224,10 +217,10 @@ async fn failed_root_is_retried_without_starting_a_sub_agent_again(on: On) {
     });
     let root = paused(
         &app,
-        &[
-            turn(&[pays("analyst", 1), give("clerk", &[json!(0)])]),
-            json!("supervisor: at last"),
-        ],
+        &does(
+            &[pays("analyst", 1), give("clerk", &[json!(0)])],
+            "supervisor: at last",
+        ),
     )
     .await;
     let root_id = root.str("/task_id");
@@ -363,11 +356,7 @@ async fn request_of_a_sub_agent_expires_for_it_alone(on: On) {
         ("cancel", "Canceled", "canceled"),
     ] {
         let app = trees(on, &rule.replace("{then}", then)).await;
-        let root = begin(
-            &app,
-            &[turn(&[pays("analyst", 1), pays("clerk", 2)]), json!("ok")],
-        )
-        .await;
+        let root = begin(&app, &does(&[pays("analyst", 1), pays("clerk", 2)], "ok")).await;
         let root_id = root.str("/task_id");
         let clerk_waits_alone = async || {
             let shown = still(&app, &root_id).await;

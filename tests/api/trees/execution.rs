@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::super::approval_cycle::on_both;
 use super::super::request_kinds::items;
 use super::{
-    assert_invariants, assert_outcomes, call, completed, give, id, of, only, open, outcomes,
+    assert_invariants, assert_outcomes, call, completed, does, give, id, of, only, open, outcomes,
     patient, paused, pays, prompts, refund, results, scripted_answer, still, task, text, tree,
     trees, turn, typed, unattended, with,
 };
@@ -32,11 +32,7 @@ fn looks(order: u32) -> Value {
 #[apply(on_both)]
 async fn request_of_the_deepest_allowed_sub_agent_is_shown_at_the_root(on: On) {
     let app = trees(on, "").await;
-    let root = paused(
-        &app,
-        &[chain(5, &[turn(&[refund(1)]), json!("paid")]), json!("end")],
-    )
-    .await;
+    let root = paused(&app, &[chain(5, &does(&[refund(1)], "paid")), json!("end")]).await;
     let root_id = root.str("/task_id");
     assert_eq!(
         root.body["pending"][0]["agent_path"],
@@ -86,10 +82,10 @@ async fn tree_works_with_one_running_task_at_a_time(on: On) {
     assert_invariants(&app, &root_id).await;
     let held = paused(
         &app,
-        &[
-            turn(&[pays("analyst", 1), pays("clerk", 2), pays("analyst", 3)]),
-            json!("end"),
-        ],
+        &does(
+            &[pays("analyst", 1), pays("clerk", 2), pays("analyst", 3)],
+            "end",
+        ),
     )
     .await;
     for (_, request) in open(&held) {
@@ -107,7 +103,7 @@ async fn sub_agent_canceled_during_a_call_leaves_it_unknown_and_its_parent_goes_
     let app = patient(on).await;
     app.tool.close();
     let works = give("analyst", &[turn(&[call("lose", &json!({"order": 1}))])]);
-    let root = unattended(&app, &[turn(&[works]), json!("supervisor: without")]).await;
+    let root = unattended(&app, &does(&[works], "supervisor: without")).await;
     app.tool.reached(1).await;
     let analyst = id(&only(&app, &root, "analyst").await);
     let canceled = app.owner().cancel(&analyst).await;
@@ -139,7 +135,7 @@ async fn sub_agents_can_be_canceled_as_they_begin(on: On) {
             give("clerk", &[looks(2)]),
             give("analyst", &[looks(3)]),
         ];
-        let root = unattended(&app, &[turn(&three), json!("end")]).await;
+        let root = unattended(&app, &does(&three, "end")).await;
         let started = async || {
             Some(tree(&app, &root).await.split_off(1)).filter(|children| children.len() == 3)
         };
@@ -171,11 +167,7 @@ async fn sub_agents_can_be_canceled_as_they_begin(on: On) {
 #[apply(on_both)]
 async fn sub_agent_may_return_an_empty_output(on: On) {
     let app = trees(on, "").await;
-    let root = completed(
-        &app,
-        &[turn(&[give("analyst", &[json!("")])]), json!("end")],
-    )
-    .await;
+    let root = completed(&app, &does(&[give("analyst", &[json!("")])], "end")).await;
     let journal = items(&app, &root.str("/task_id")).await;
     assert_eq!(outcomes(&journal), [("analyst", "succeeded")]);
     assert_eq!(typed(&journal, "tool_result")[0]["content"], "");
@@ -186,11 +178,7 @@ async fn sub_agent_may_return_an_empty_output(on: On) {
 async fn long_output_of_a_sub_agent_is_kept_whole_and_cut_for_the_model(on: On) {
     let app = trees(on, "").await;
     let long = "é".repeat(100_000);
-    let root = completed(
-        &app,
-        &[turn(&[give("analyst", &[json!(long)])]), json!("end")],
-    )
-    .await;
+    let root = completed(&app, &does(&[give("analyst", &[json!(long)])], "end")).await;
     let root_id = root.str("/task_id");
     assert_eq!(only(&app, &root_id, "analyst").await["output"], long);
     assert_eq!(
@@ -209,11 +197,7 @@ async fn long_output_of_a_sub_agent_is_kept_whole_and_cut_for_the_model(on: On) 
 #[apply(on_both)]
 async fn conversation_goes_on_after_a_superseding_message(on: On) {
     let app = trees(on, "").await;
-    let root = paused(
-        &app,
-        &[turn(&[pays("scribe", 1), pays("scribe", 2)]), json!("end")],
-    )
-    .await;
+    let root = paused(&app, &does(&[pays("scribe", 1), pays("scribe", 2)], "end")).await;
     let root_id = root.str("/task_id");
     let next = json!([turn(&[give("scribe", &[json!("noted")])]), "end"]).to_string();
     let body = json!({"input": next, "supersede": true});
@@ -263,17 +247,10 @@ async fn two_replicas_share_one_tree_without_repeating_a_call() {
         let below = |order: u32| {
             give(
                 "analyst",
-                &[
-                    turn(&[pays("clerk", order), pays("clerk", order + 1)]),
-                    json!("both"),
-                ],
+                &does(&[pays("clerk", order), pays("clerk", order + 1)], "both"),
             )
         };
-        let root = paused(
-            &one,
-            &[turn(&[below(1), below(3), pays("clerk", 5)]), json!("end")],
-        )
-        .await;
+        let root = paused(&one, &does(&[below(1), below(3), pays("clerk", 5)], "end")).await;
         let root_id = root.str("/task_id");
         let requests = open(&root);
         assert_eq!(requests.len(), 5, "{}", root.text);

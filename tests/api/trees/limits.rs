@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use super::super::approval_cycle::on_both;
 use super::super::request_kinds::{items, results_of};
 use super::{
-    assert_invariants, assert_outcomes, begin, call, completed, give, id, limited, of, only, open,
-    outcomes, paused, pays, task, tree, turn, typed, with,
+    assert_invariants, assert_outcomes, begin, call, completed, does, give, id, limited, of, only,
+    open, outcomes, paused, pays, task, tree, turn, typed, with,
 };
 use crate::support::test_app::{On, TestApp};
 
@@ -48,12 +48,8 @@ fn looks(order: u32) -> Value {
 async fn sub_agents_nest_only_as_deep_as_the_root_allows(on: On) {
     let app = with(on, "", limited("supervisor", "max_depth: 2")).await;
     let deepest = give("analyst", &[json!("too deep")]);
-    let clerk = give("clerk", &[turn(&[deepest]), json!("clerk: alone")]);
-    let root = completed(
-        &app,
-        &[turn(&[give("analyst", &[turn(&[clerk])])]), json!("end")],
-    )
-    .await;
+    let clerk = give("clerk", &does(&[deepest], "clerk: alone"));
+    let root = completed(&app, &does(&[give("analyst", &[turn(&[clerk])])], "end")).await;
     let root_id = root.str("/task_id");
     assert_eq!(tree(&app, &root_id).await.len(), 3);
     let clerk = id(&only(&app, &root_id, "clerk").await);
@@ -65,11 +61,7 @@ async fn sub_agents_nest_only_as_deep_as_the_root_allows(on: On) {
 #[apply(on_both)]
 async fn max_depth_of_0_starts_no_sub_agent(on: On) {
     let app = with(on, "", limited("supervisor", "max_depth: 0")).await;
-    let root = completed(
-        &app,
-        &[turn(&[give("analyst", &[json!("x")])]), json!("end")],
-    )
-    .await;
+    let root = completed(&app, &does(&[give("analyst", &[json!("x")])], "end")).await;
     assert_eq!(
         (
             refused(&app, &root.str("/task_id"), "max_depth").await,
@@ -110,11 +102,7 @@ async fn turn_starts_no_more_sub_agents_than_its_limit(on: On) {
 async fn turn_of_a_sub_agent_starts_no_more_sub_agents_than_the_root_allows(on: On) {
     let app = with(on, "", limited("supervisor", "max_children: 1")).await;
     let two = turn(&[give("clerk", &[json!("b")]), give("clerk", &[json!("c")])]);
-    let root = completed(
-        &app,
-        &[turn(&[give("analyst", &[two, json!("a")])]), json!("end")],
-    )
-    .await;
+    let root = completed(&app, &does(&[give("analyst", &[two, json!("a")])], "end")).await;
     let root_id = root.str("/task_id");
     let analyst = id(&only(&app, &root_id, "analyst").await);
     assert_eq!(
@@ -135,10 +123,7 @@ async fn turn_of_a_sub_agent_with_more_calls_than_the_root_allows_runs_none(on: 
     let three = turn(&[look(1), look(2), look(3)]);
     let root = completed(
         &app,
-        &[
-            turn(&[give("analyst", &[three, looks(4), json!("a")])]),
-            json!("end"),
-        ],
+        &does(&[give("analyst", &[three, looks(4), json!("a")])], "end"),
     )
     .await;
     let root_id = root.str("/task_id");
@@ -157,10 +142,7 @@ async fn turn_of_a_sub_agent_with_more_calls_than_the_root_allows_runs_none(on: 
 #[apply(on_both)]
 async fn tree_starts_no_more_sub_agents_per_message_than_its_limit(on: On) {
     let app = with(on, "", limited("supervisor", "max_tasks: 2")).await;
-    let below = give(
-        "analyst",
-        &[turn(&[give("clerk", &[json!("deep")])]), json!("a")],
-    );
+    let below = give("analyst", &does(&[give("clerk", &[json!("deep")])], "a"));
     let program = [
         turn(&[below]),
         turn(&[give("clerk", &[json!("one too many")])]),
@@ -194,10 +176,10 @@ async fn model_calls_of_the_root_are_counted_over_its_tree(on: On) {
     let app = with(on, "", limited("supervisor", "max_model_calls: 3")).await;
     let root = begin(
         &app,
-        &[
-            turn(&[give("analyst", &[looks(1), looks(2), looks(3), json!("a")])]),
-            json!("end"),
-        ],
+        &does(
+            &[give("analyst", &[looks(1), looks(2), looks(3), json!("a")])],
+            "end",
+        ),
     )
     .await;
     let root_id = root.str("/task_id");
@@ -220,13 +202,13 @@ async fn limit_of_a_sub_agent_ends_it_alone(on: On) {
     let app = with(on, "", limited("analyst", "max_model_calls: 2")).await;
     let root = completed(
         &app,
-        &[
-            turn(&[
+        &does(
+            &[
                 give("analyst", &[looks(1), looks(2), json!("a")]),
                 give("clerk", &[looks(1), looks(2), json!("c")]),
-            ]),
-            json!("end"),
-        ],
+            ],
+            "end",
+        ),
     )
     .await;
     let root_id = root.str("/task_id");
@@ -295,10 +277,7 @@ async fn tree_that_failed_at_a_limit_goes_on_with_the_next_message(on: On) {
     let app = with(on, "", limited("supervisor", "max_model_calls: 3")).await;
     let failed = begin(
         &app,
-        &[
-            turn(&[give("analyst", &[looks(1), looks(2), json!("a")])]),
-            json!("end"),
-        ],
+        &does(&[give("analyst", &[looks(1), looks(2), json!("a")])], "end"),
     )
     .await;
     assert_eq!(failed.str("/status"), "Failed", "{}", failed.text);

@@ -6,7 +6,7 @@ use reqwest::Method;
 use serde_json::json;
 
 use super::super::approval_cycle::on_both;
-use super::{call, give, id, only, open, paused, refund, trees, turn};
+use super::{call, does, give, id, only, open, paused, refund, trees, turn};
 use crate::support::test_app::{Actor, OPS, OTHER, On};
 
 /// Returns a refund that a member of `finance` has to approve.
@@ -33,13 +33,13 @@ async fn reads(actor: &Actor<'_>, task: &str, root: &str, request: &str) -> Vec<
 #[apply(on_both)]
 async fn approver_of_one_request_reads_the_whole_tree_and_others_nothing(on: On) {
     let app = trees(on, "").await;
-    let program = [
-        turn(&[
-            give("analyst", &[turn(&[large(1)]), json!("paid")]),
+    let program = does(
+        &[
+            give("analyst", &does(&[large(1)], "paid")),
             give("clerk", &[json!("idle")]),
-        ]),
-        json!("ok"),
-    ];
+        ],
+        "ok",
+    );
     let root = paused(&app, &program).await;
     let root_id = root.str("/task_id");
     let request = open(&root)[0].1.clone();

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::super::approval_cycle::on_both;
 use super::super::request_kinds::{KINDS, TOKEN, asks, filled_in, items, results_of};
 use super::{
-    assert_invariants, call, give, id, of, only, open, paused, still, task, tree, trees, turn,
+    assert_invariants, call, does, give, id, of, only, open, paused, still, task, tree, trees, turn,
 };
 use crate::support::test_app::On;
 
@@ -41,12 +41,8 @@ async fn every_kind_of_request_is_shown_at_the_root_and_its_answer_reaches_the_a
             r#"{"ok":true}"#,
         );
         let ran = app.tool.ledger().len();
-        let clerk = give("clerk", &[turn(&[asking(kind)]), json!("clerk: so be it")]);
-        let root = paused(
-            &app,
-            &[turn(&[give("analyst", &[turn(&[clerk])])]), json!("end")],
-        )
-        .await;
+        let clerk = give("clerk", &does(&[asking(kind)], "clerk: so be it"));
+        let root = paused(&app, &does(&[give("analyst", &[turn(&[clerk])])], "end")).await;
         app.tool.answers(200, r#"{"ok":true}"#);
         let root_id = root.str("/task_id");
         let asked = &root.body["pending"][0];
@@ -109,10 +105,7 @@ async fn every_kind_of_request_is_shown_at_the_root_and_its_answer_reaches_the_a
 async fn lost_call_of_a_sub_agent_is_repeated_on_retry(on: On) {
     let app = trees(on, "").await;
     app.tool.answers(502, "");
-    let clerk = give(
-        "clerk",
-        &[turn(&[asking("reconcile")]), json!("clerk: done")],
-    );
+    let clerk = give("clerk", &does(&[asking("reconcile")], "clerk: done"));
     let root = paused(&app, &[turn(&[give("analyst", &[turn(&[clerk])])])]).await;
     app.tool.answers(200, "{}");
     let end = app
@@ -133,16 +126,10 @@ async fn lost_call_of_a_sub_agent_is_repeated_on_retry(on: On) {
 async fn tool_that_failed_with_503_is_quarantined_in_the_whole_tree(on: On) {
     let app = trees(on, "").await;
     app.tool.answers(503, "");
-    let loses = give(
-        "analyst",
-        &[turn(&[asking("reconcile")]), json!("analyst: failed")],
-    );
+    let loses = give("analyst", &does(&[asking("reconcile")], "analyst: failed"));
     let again = give(
         "clerk",
-        &[
-            turn(&[call("lose", &json!({"order": 18}))]),
-            json!("clerk: done"),
-        ],
+        &does(&[call("lose", &json!({"order": 18}))], "clerk: done"),
     );
     let root = paused(&app, &[turn(&[loses]), turn(&[again])]).await;
     app.tool.answers(200, "{}");

@@ -8,8 +8,8 @@ use serde_json::json;
 use super::super::approval_cycle::on_both;
 use super::super::request_kinds::items;
 use super::{
-    assert_invariants, call, give, id, only, open, outcomes, paused, pays, scripted_answer, still,
-    task, tree, trees, turn,
+    assert_invariants, call, does, give, id, only, open, outcomes, paused, pays, scripted_answer,
+    still, task, tree, trees,
 };
 use crate::support::test_app::{On, TestApp};
 
@@ -42,11 +42,7 @@ async fn ran_in(app: &TestApp, root: &str) -> usize {
 async fn cancel_of_the_root_beside_an_approval_below_ends_the_tree(on: On) {
     let app = trees(on, "").await;
     for _ in 0..TIMES {
-        let root = paused(
-            &app,
-            &[turn(&[pays("analyst", 1), pays("clerk", 2)]), json!("end")],
-        )
-        .await;
+        let root = paused(&app, &does(&[pays("analyst", 1), pays("clerk", 2)], "end")).await;
         let root_id = root.str("/task_id");
         let request = open(&root)[0].1.clone();
         let (owner, path) = (app.owner(), format!("/v1/tasks/{root_id}/cancel"));
@@ -64,7 +60,7 @@ async fn cancel_of_the_root_beside_an_approval_below_ends_the_tree(on: On) {
 async fn cancel_of_a_sub_agent_beside_an_approval_of_its_call_has_one_outcome(on: On) {
     let app = trees(on, "").await;
     for _ in 0..TIMES {
-        let root = paused(&app, &[turn(&[pays("analyst", 1)]), json!("end")]).await;
+        let root = paused(&app, &does(&[pays("analyst", 1)], "end")).await;
         let root_id = root.str("/task_id");
         let analyst = id(&only(&app, &root_id, "analyst").await);
         let request = open(&root)[0].1.clone();
@@ -95,11 +91,7 @@ async fn cancel_of_a_sub_agent_beside_an_approval_of_its_call_has_one_outcome(on
 async fn superseding_message_beside_an_approval_below_has_one_outcome(on: On) {
     let app = trees(on, "").await;
     for _ in 0..TIMES {
-        let root = paused(
-            &app,
-            &[turn(&[pays("analyst", 1), pays("clerk", 2)]), json!("end")],
-        )
-        .await;
+        let root = paused(&app, &does(&[pays("analyst", 1), pays("clerk", 2)], "end")).await;
         let root_id = root.str("/task_id");
         let request = open(&root)[0].1.clone();
         let (owner, path) = (app.owner(), format!("/v1/tasks/{root_id}/messages"));
@@ -130,7 +122,7 @@ async fn sub_agents_that_ask_simultaneously_leave_the_root_paused(on: On) {
     let app = trees(on, "").await;
     for _ in 0..TIMES {
         let eight: Vec<_> = (1..=8).map(|order| pays("analyst", order)).collect();
-        let root = paused(&app, &[turn(&eight), json!("end")]).await;
+        let root = paused(&app, &does(&eight, "end")).await;
         assert_eq!(open(&root).len(), 8);
         assert_eq!(
             task(&app, &root.str("/task_id")).await.str("/status"),
@@ -151,11 +143,7 @@ async fn sub_agents_that_ask_simultaneously_leave_the_root_paused(on: On) {
 #[apply(on_both)]
 async fn decision_and_cancel_in_a_tree_are_replayed_with_their_key(on: On) {
     let app = trees(on, "").await;
-    let root = paused(
-        &app,
-        &[turn(&[pays("analyst", 1), pays("clerk", 2)]), json!("end")],
-    )
-    .await;
+    let root = paused(&app, &does(&[pays("analyst", 1), pays("clerk", 2)], "end")).await;
     let root_id = root.str("/task_id");
     let (waits, request) = open(&root)[0].clone();
     let key = |key: &str| app.owner().keyed(key);
@@ -209,13 +197,9 @@ async fn tree_with_28_questions_opens_at_most_20_at_a_time_and_asks_each_once(on
                 )
             })
             .collect();
-        give("analyst", &[turn(&four), json!(format!("analyst {who}"))])
+        give("analyst", &does(&four, format!("analyst {who}")))
     };
-    let root = paused(
-        &app,
-        &[turn(&(0..7).map(wonders).collect::<Vec<_>>()), json!("end")],
-    )
-    .await;
+    let root = paused(&app, &does(&(0..7).map(wonders).collect::<Vec<_>>(), "end")).await;
     let root_id = root.str("/task_id");
     let mut answered = 0;
     loop {
@@ -242,7 +226,7 @@ async fn two_answers_to_one_sub_agent_request_on_two_replicas_have_one_winner() 
     other.model.otherwise(scripted_answer);
     for _ in 0..TIMES {
         let ran = app.tool.ledger().len();
-        let root = paused(&app, &[turn(&[pays("analyst", 1)]), json!("end")]).await;
+        let root = paused(&app, &does(&[pays("analyst", 1)], "end")).await;
         let request = open(&root)[0].1.clone();
         let (one, two) = (app.owner(), other.owner());
         let answers = join_all([

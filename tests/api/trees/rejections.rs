@@ -7,8 +7,8 @@ use serde_json::json;
 use super::super::approval_cycle::on_both;
 use super::super::request_kinds::{items, results_of};
 use super::{
-    assert_invariants, assert_outcomes, call, give, id, of, only, open, outcomes, paused, pays,
-    prompts, results, still, task, trees, turn, typed,
+    assert_invariants, assert_outcomes, call, does, give, id, of, only, open, outcomes, paused,
+    pays, prompts, results, still, task, trees, turn, typed,
 };
 use crate::support::test_app::{On, Reply, TestApp};
 
@@ -17,10 +17,10 @@ use crate::support::test_app::{On, Reply, TestApp};
 async fn two_held(app: &TestApp) -> (Reply, String, String) {
     let root = paused(
         app,
-        &[
-            turn(&[pays("analyst", 1), pays("clerk", 2)]),
-            json!("supervisor: goes on"),
-        ],
+        &does(
+            &[pays("analyst", 1), pays("clerk", 2)],
+            "supervisor: goes on",
+        ),
     )
     .await;
     let of = |agent: &str| {
@@ -165,9 +165,9 @@ async fn rejection_two_levels_down_is_told_one_level_up_only(on: On) {
     let app = trees(on, "").await;
     let middle = give(
         "analyst",
-        &[turn(&[pays("clerk", 1)]), json!("analyst: then without")],
+        &does(&[pays("clerk", 1)], "analyst: then without"),
     );
-    let root = paused(&app, &[turn(&[middle]), json!("ok")]).await;
+    let root = paused(&app, &does(&[middle], "ok")).await;
     let root_id = root.str("/task_id");
     let end = app
         .owner()
@@ -229,10 +229,10 @@ async fn declined_guidance_is_told_to_the_asking_sub_agent(on: On) {
     )]);
     let root = paused(
         &app,
-        &[
-            turn(&[give("analyst", &[wonders, json!("analyst: alone then")])]),
-            json!("ok"),
-        ],
+        &does(
+            &[give("analyst", &[wonders, json!("analyst: alone then")])],
+            "ok",
+        ),
     )
     .await;
     let end = app
@@ -249,8 +249,8 @@ async fn declined_guidance_is_told_to_the_asking_sub_agent(on: On) {
 #[apply(on_both)]
 async fn cancel_of_a_sub_agent_ends_its_own_sub_agents_too(on: On) {
     let app = trees(on, "").await;
-    let deep = give("analyst", &[turn(&[pays("clerk", 3)]), json!("deep")]);
-    let root = paused(&app, &[turn(&[deep, pays("clerk", 4)]), json!("ok")]).await;
+    let deep = give("analyst", &does(&[pays("clerk", 3)], "deep"));
+    let root = paused(&app, &does(&[deep, pays("clerk", 4)], "ok")).await;
     let root_id = root.str("/task_id");
     assert_eq!(open(&root).len(), 2);
     let analyst = id(&only(&app, &root_id, "analyst").await);

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use super::super::approval_cycle::on_both;
 use super::super::request_kinds::items;
 use super::{
-    assert_invariants, assert_outcomes, call, completed, give, id, only, open, outcomes, paused,
-    prompts, refund, results, tree, trees, turn, typed, with,
+    assert_invariants, assert_outcomes, call, completed, does, give, id, only, open, outcomes,
+    paused, prompts, refund, results, tree, trees, turn, typed, with,
 };
 use crate::support::test_app::{On, TestApp};
 
@@ -28,10 +28,7 @@ async fn call_denied_to_a_parent_is_denied_to_its_sub_agents(on: On) {
     let app = trees(on, rules).await;
     let root = completed(
         &app,
-        &[turn(&[give(
-            "analyst",
-            &[turn(&[refund(1)]), json!("analyst: no")],
-        )])],
+        &[turn(&[give("analyst", &does(&[refund(1)], "analyst: no"))])],
     )
     .await;
     assert_eq!(
@@ -58,7 +55,7 @@ async fn hold_rule_nearest_the_root_sets_the_terms(on: On) {
                      - { name: middle, tools: [refund], when: \"agent.name == 'analyst'\", decide: hold, message: Ask carol., approvers: { users: [carol] } }\n  \
                      - { name: leaf, tools: [refund], when: \"agent.name == 'clerk'\", decide: allow }\n";
     let app = trees(on, rules).await;
-    let clerk = give("clerk", &[turn(&[refund(1)]), json!("clerk: paid")]);
+    let clerk = give("clerk", &does(&[refund(1)], "clerk: paid"));
     let root = paused(&app, &[turn(&[give("analyst", &[turn(&[clerk])])])]).await;
     let asked = &root.body["pending"][0];
     assert_eq!(
@@ -109,17 +106,14 @@ async fn ancestor_without_a_matching_rule_does_not_count(on: On) {
     .await;
     let root = completed(
         &app,
-        &[turn(&[give(
-            "analyst",
-            &[turn(&[refund(1)]), json!("paid")],
-        )])],
+        &[turn(&[give("analyst", &does(&[refund(1)], "paid"))])],
     )
     .await;
     assert_eq!(
         judged(&app, &root.str("/task_id")).await,
         (json!("allow"), json!("leaf"), json!("succeeded"))
     );
-    let deep = give("analyst", &[turn(&[refund(2)]), json!("not paid")]);
+    let deep = give("analyst", &does(&[refund(2)], "not paid"));
     let root = completed(&app, &[turn(&[give("clerk", &[turn(&[deep])])])]).await;
     assert_eq!(
         judged(&app, &root.str("/task_id")).await,
@@ -132,7 +126,7 @@ async fn ancestor_without_a_matching_rule_does_not_count(on: On) {
 async fn rule_reads_the_agent_path(on: On) {
     let rules = "  - { name: only-below, tools: [refund], when: \"agent.path.size() > 2\", decide: deny, reason: Too deep. }\n";
     let app = trees(on, rules).await;
-    let clerk = give("clerk", &[turn(&[refund(1)]), json!("clerk: no")]);
+    let clerk = give("clerk", &does(&[refund(1)], "clerk: no"));
     let root = completed(&app, &[turn(&[give("analyst", &[turn(&[clerk])])])]).await;
     let journal = items(&app, &id(&only(&app, &root.str("/task_id"), "clerk").await)).await;
     assert_eq!(outcomes(&journal), [("refund", "denied")]);
@@ -148,10 +142,7 @@ async fn rule_holds_or_denies_the_call_of_a_sub_agent(on: On) {
     let app = trees(on, rules).await;
     let root = completed(
         &app,
-        &[
-            turn(&[give("analyst", &[json!("delete it")])]),
-            json!("then not"),
-        ],
+        &does(&[give("analyst", &[json!("delete it")])], "then not"),
     )
     .await;
     assert_outcomes(&app, &root.str("/task_id"), &[("analyst", "denied")]).await;
@@ -159,13 +150,13 @@ async fn rule_holds_or_denies_the_call_of_a_sub_agent(on: On) {
 
     let root = paused(
         &app,
-        &[
-            turn(&[
+        &does(
+            &[
                 give("analyst", &[json!("costly it is")]),
                 give("clerk", &[json!("clerk: hi")]),
-            ]),
-            json!("end"),
-        ],
+            ],
+            "end",
+        ),
     )
     .await;
     let root_id = root.str("/task_id");
@@ -245,7 +236,7 @@ async fn invalid_call_of_a_sub_agent_starts_nothing(on: On) {
         call("analyst", &json!({"task": "x", "agent": "clerk"})),
         call("Analyst", &json!({"task": "x"})),
     ];
-    let root = completed(&app, &[turn(&wrong), json!("end")]).await;
+    let root = completed(&app, &does(&wrong, "end")).await;
     let outcomes_of = items(&app, &root.str("/task_id")).await;
     assert!(
         outcomes(&outcomes_of)

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::super::approval_cycle::on_both;
 use super::super::request_kinds::items;
 use super::{
-    assert_invariants, completed, give, id, of, only, open, outcomes, paused, pays, prompts,
+    assert_invariants, completed, does, give, id, of, only, open, outcomes, paused, pays, prompts,
     results, statuses, text, trees, turn, typed,
 };
 use crate::support::test_app::{On, TestApp};
@@ -105,10 +105,10 @@ async fn two_calls_of_one_turn_to_one_sub_agent_run_one_after_the_other(on: On) 
     let app = trees(on, "").await;
     let root = paused(
         &app,
-        &[
-            turn(&[pays("scribe", 1), pays("scribe", 2), note("three")]),
-            json!("end"),
-        ],
+        &does(
+            &[pays("scribe", 1), pays("scribe", 2), note("three")],
+            "end",
+        ),
     )
     .await;
     let root_id = root.str("/task_id");
@@ -151,10 +151,7 @@ async fn two_calls_of_one_turn_to_one_sub_agent_run_one_after_the_other(on: On) 
 #[apply(on_both)]
 async fn each_calling_task_has_a_conversation_of_its_own(on: On) {
     let app = trees(on, "").await;
-    let below = give(
-        "analyst",
-        &[turn(&[note("below")]), json!("analyst: noted")],
-    );
+    let below = give("analyst", &does(&[note("below")], "analyst: noted"));
     let root = completed(
         &app,
         &[turn(&[note("above")]), turn(&[below]), json!("end")],

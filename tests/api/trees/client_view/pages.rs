@@ -3,7 +3,7 @@
 use macro_rules_attribute::apply;
 use serde_json::{Value, json};
 
-use super::super::{call, give, id, only, open, paused, pays, trees, turn};
+use super::super::{call, does, give, id, only, open, paused, pays, trees, turn};
 use super::analyst_asks;
 use crate::api::approval_cycle::on_both;
 use crate::api::inbox_pages::timeline;
@@ -79,12 +79,9 @@ fn line(event: &JournalEvent) -> String {
 #[apply(on_both)]
 async fn timeline_of_a_tree_is_the_journal_of_all_its_tasks_in_order(on: On) {
     let app = trees(on, "").await;
-    let analyst = give(
-        "analyst",
-        &[turn(&[pays("clerk", 17)]), json!("analyst: paid")],
-    );
+    let analyst = give("analyst", &does(&[pays("clerk", 17)], "analyst: paid"));
     let scribe = give("scribe", &[json!("scribe: noted")]);
-    let root = paused(&app, &[turn(&[analyst, scribe]), json!("all done")]).await;
+    let root = paused(&app, &does(&[analyst, scribe], "all done")).await;
     let root_id = root.str("/task_id");
     let end = app.owner().approve(&open(&root)[0].1).await;
     assert_eq!(end.str("/status"), "Completed", "{}", end.text);
@@ -144,7 +141,7 @@ async fn timeline_of_a_tree_is_the_journal_of_all_its_tasks_in_order(on: On) {
 #[apply(on_both)]
 async fn page_of_a_sub_agents_request_keeps_the_users_message_while_the_root_goes_on(on: On) {
     let app = trees(on, "").await;
-    let turns = [turn(&[pays("analyst", 17)]), json!("supervisor: first")];
+    let turns = does(&[pays("analyst", 17)], "supervisor: first");
     let root = paused(&app, &turns).await;
     let request = open(&root)[0].1.clone();
     let message = async || {

@@ -5,7 +5,7 @@ use macro_rules_attribute::apply;
 use serde_json::json;
 
 use super::super::{
-    begin, call, give, id, of, only, open, pays, statuses, still, task, trees, turn,
+    begin, call, does, give, id, of, only, open, pays, statuses, still, task, trees, turn,
 };
 use crate::api::approval_cycle::on_both;
 use crate::api::request_kinds::items;
@@ -17,13 +17,13 @@ async fn client_waits_for_a_sub_agent_as_for_a_root(on: On) {
     let app = trees(on, "").await;
     app.tool.close();
     let slow = turn(&[call("lookup", &json!({"order": 1}))]);
-    let program = [
-        turn(&[
+    let program = does(
+        &[
             give("analyst", &[slow, json!("analyst: looked")]),
             pays("clerk", 17),
-        ]),
-        json!("ok"),
-    ];
+        ],
+        "ok",
+    );
     let body = json!({"input": json!(program).to_string()});
     let root = app
         .owner()
@@ -61,13 +61,13 @@ async fn decision_is_taken_while_a_sibling_works(on: On) {
         "request_human_guidance",
         &json!({"question": "Which?"}),
     )]);
-    let program = [
-        turn(&[
+    let program = does(
+        &[
             give("analyst", &[slow]),
             give("clerk", &[held, json!("clerk: heard")]),
-        ]),
-        json!("ok"),
-    ];
+        ],
+        "ok",
+    );
     let body = json!({"input": json!(program).to_string()});
     let root = app
         .owner()
