@@ -162,11 +162,7 @@ async fn owner_whose_key_lacks_a_permission_is_told_of_the_key(on: On) {
         .chain(commands.iter().map(String::as_str))
     {
         let refused = reader.post(path, &json!({})).await;
-        assert_eq!(
-            (refused.status, refused.str("/code").as_str()),
-            (403, "forbidden"),
-            "{path}"
-        );
+        refused.about(&path).assert_code(403, "forbidden");
         assert_eq!(
             refused.str("/detail"),
             "This key may not create, continue or cancel tasks.",

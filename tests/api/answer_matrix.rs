@@ -67,12 +67,7 @@ async fn state(app: &TestApp, task: &str) -> (Vec<Value>, Value, usize, usize) {
 
 #[track_caller]
 fn is(reply: &Reply, status: u16, code: &str, about: &str) {
-    assert_eq!(
-        (reply.status, reply.str("/code").as_str()),
-        (status, code),
-        "{about}: {}",
-        reply.text
-    );
+    reply.about(&about).assert_code(status, code);
     assert_eq!(reply.header("content-type"), "application/problem+json");
 }
 
@@ -209,12 +204,7 @@ async fn one_is_taken(app: &TestApp, taken: &Taken) {
     };
     let key = || app.owner().keyed("only-once");
     let done = post(key()).await;
-    assert_eq!(
-        (done.status, done.str("/status").as_str()),
-        (200, taken.status),
-        "{about}: {}",
-        done.text
-    );
+    done.about(&about).assert_status(200, taken.status);
     assert_eq!(
         (done.str("/task_id"), &done.body["pending"]),
         (question.task.clone(), &json!([])),
@@ -252,12 +242,9 @@ async fn is_taken_once<'a>(
     let key = || app.owner().keyed("only-once");
     let after = state(app, &question.task).await;
     let replay = post(key()).await;
-    assert_eq!(
-        (replay.status, replay.header("idempotency-replayed")),
-        (200, "true"),
-        "{about}: {}",
-        replay.text
-    );
+    replay
+        .about(&about)
+        .assert_header(200, "idempotency-replayed", "true");
     assert_eq!(replay.body, done.body, "{about}");
     for actor in [app.owner(), app.owner().keyed("another")] {
         let again = post(actor).await;

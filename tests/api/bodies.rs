@@ -68,11 +68,7 @@ async fn client_refused_while_still_sending_reads_the_reason(on: On) {
         (resume.as_str(), SMALL),
     ] {
         let large = app.owner().send(Method::POST, path, json(limit + 1)).await;
-        assert_eq!(
-            (large.status, large.str("/code").as_str()),
-            (413, "too_large"),
-            "{path}"
-        );
+        large.about(&path).assert_code(413, "too_large");
         let none = app
             .anonymous()
             .send(Method::POST, path, json(limit + 1))
@@ -211,11 +207,9 @@ async fn body_is_json_in_utf_8_with_its_type_in_any_case(on: On) {
         br#"{"input":"\ud800"}"#.to_vec(),
     ] {
         let reply = app.owner().bytes("/v1/tasks", bytes.clone()).await;
-        assert_eq!(
-            (reply.status, reply.str("/code").as_str()),
-            (400, "bad_json"),
-            "{bytes:?}"
-        );
+        reply
+            .about(&format_args!("{bytes:?}"))
+            .assert_code(400, "bad_json");
     }
     app.stop().await;
 }
@@ -256,11 +250,9 @@ async fn body_of_more_than_100_000_values_is_refused_and_changes_nothing(on: On)
                 .await
         };
         let refused = post(100_001).await;
-        assert_eq!(
-            (refused.status, refused.str("/code").as_str()),
-            (422, "invalid"),
-            "{path} {body}"
-        );
+        refused
+            .about(&format_args!("{path} {body}"))
+            .assert_code(422, "invalid");
         assert_eq!(
             refused.body["errors"],
             json!([{"pointer": "", "detail": "at most 100000 JSON values"}])
@@ -294,10 +286,8 @@ async fn body_of_more_than_100_000_values_is_refused_and_changes_nothing(on: On)
         .owner()
         .bytes(&resume, respond.replace('X', &zeros(100_000 - 5)).into())
         .await;
-    assert_eq!(
-        (taken.status, taken.str("/status").as_str()),
-        (200, "Completed"),
-        "100,000 values are taken"
-    );
+    taken
+        .about(&"100,000 values are taken")
+        .assert_status(200, "Completed");
     app.stop().await;
 }

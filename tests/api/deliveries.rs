@@ -127,11 +127,7 @@ async fn list_has_pages_and_filters_and_refuses_unknown_ones() {
             .actor(OPS)
             .get(&format!("/v1/deliveries?{wrong}"))
             .await;
-        assert_eq!(
-            (reply.status, reply.str("/code")),
-            (422, "invalid".to_owned()),
-            "{wrong}"
-        );
+        reply.about(&wrong).assert_code(422, "invalid");
     }
 }
 
@@ -188,11 +184,9 @@ async fn body_that_does_not_say_what_to_send_again_changes_nothing() {
             .actor(OPS)
             .post("/v1/deliveries/resend", &body)
             .await;
-        assert_eq!(
-            (reply.status, reply.str("/errors/0/pointer")),
-            (422, pointer.to_owned()),
-            "{body}"
-        );
+        reply
+            .about(&body)
+            .assert_text(422, "/errors/0/pointer", pointer);
     }
     let none = json!({"target": "backend", "state": "sent", "since": "2100-01-01T00:00:00Z"});
     let reply = fixture

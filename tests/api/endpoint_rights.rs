@@ -356,12 +356,7 @@ async fn each_request_is_answered_by_its_people_and_records_the_decider(on: On) 
         assert_eq!(*known, rule);
         let done = actor.approve(request).await;
         let status = if rule % 2 == 0 { "Paused" } else { "Completed" };
-        assert_eq!(
-            (done.status, done.str("/status").as_str()),
-            (200, status),
-            "{by}: {}",
-            done.text
-        );
+        done.about(&by).assert_status(200, status);
         let shown = owner.request(request).await;
         assert_eq!(
             (

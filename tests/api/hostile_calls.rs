@@ -138,11 +138,7 @@ async fn nul_and_invalid_text_are_cleaned_or_refused(on: On) {
         json!({"items": [{"content_type": "text", "content": "\u{0}"}]}),
     ] {
         let refused = app.owner().post("/v1/tasks", &body).await;
-        assert_eq!(
-            (refused.status, refused.str("/code").as_str()),
-            (422, "invalid"),
-            "{body}"
-        );
+        refused.about(&body).assert_code(422, "invalid");
     }
     let raw = String::from_utf8_lossy(b"{\"input\": \"\xff\"}").into_owned();
     assert_eq!(

@@ -93,12 +93,7 @@ async fn answer_and_keep_waiting(app: &TestApp, asked: &Reply, kind: &str, body:
         "{kind}"
     );
     let again = app.owner().post(&question.path(), body).await;
-    assert_eq!(
-        (again.status, again.str("/decision/by").as_str()),
-        (409, "alice"),
-        "{kind}: {}",
-        again.text
-    );
+    again.about(&kind).assert_text(409, "/decision/by", "alice");
 }
 
 #[apply(on_both)]

@@ -29,12 +29,9 @@ async fn twice(actor: &Actor<'_>, path: &str, body: &Value) -> Reply {
     assert!(first.status < 300, "{path}: {}", first.text);
     assert_eq!(first.header("idempotency-replayed"), "");
     let again = actor.post(path, body).await;
-    assert_eq!(
-        (again.status, again.header("idempotency-replayed")),
-        (first.status, "true"),
-        "{path}: {}",
-        again.text
-    );
+    again
+        .about(&path)
+        .assert_header(first.status, "idempotency-replayed", "true");
     assert_eq!(again.header("location"), first.header("location"));
     assert_eq!(again.body["task_id"], first.body["task_id"], "{path}");
     assert_eq!(
@@ -42,11 +39,9 @@ async fn twice(actor: &Actor<'_>, path: &str, body: &Value) -> Reply {
         "{path}: nothing more was done"
     );
     let other = actor.bytes(path, format!(" {body}").into_bytes()).await;
-    assert_eq!(
-        (other.status, other.str("/code").as_str()),
-        (422, "idempotency_key_reused"),
-        "{path}"
-    );
+    other
+        .about(&path)
+        .assert_code(422, "idempotency_key_reused");
     first
 }
 

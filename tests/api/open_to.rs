@@ -87,12 +87,9 @@ async fn owner_who_lost_the_agent_can_neither_message_nor_retry(on: On) {
         .actor(ADMIN)
         .hit(&format!("/v1/tasks/{failed}/retry"))
         .await;
-    assert_eq!(
-        (retried.status, retried.str("/status").as_str()),
-        (200, "Completed"),
-        "an admin may retry: {}",
-        retried.text
-    );
+    retried
+        .about(&"an admin may retry")
+        .assert_status(200, "Completed");
     let path = format!("/v1/tasks/{failed}/messages");
     assert_eq!(
         app.actor(ADMIN)

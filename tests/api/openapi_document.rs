@@ -69,12 +69,7 @@ async fn examples_of_bodies_do_what_they_say_on_the_demonstration() {
             task.assert_status(201, "Paused");
             let path = format!("/resume/{}{suffix}", task.str("/pending/0/request_id"));
             let decided = user.post(&path, &example).await;
-            assert_eq!(
-                (decided.status, decided.str("/status").as_str()),
-                (200, "Completed"),
-                "{component} {}",
-                decided.text
-            );
+            decided.about(&component).assert_status(200, "Completed");
             done.push(task.str("/task_id"));
         }
     }

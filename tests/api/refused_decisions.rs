@@ -302,12 +302,9 @@ async fn repeated_post_with_the_same_key_does_nothing_more(on: On) {
     );
     for path in [spelled.clone(), spelled.replace('-', "%2D")] {
         let replay = app.owner().keyed("k2").hit(&path).await;
-        assert_eq!(
-            (replay.status, replay.header("idempotency-replayed")),
-            (200, "true"),
-            "{path}: {}",
-            replay.text
-        );
+        replay
+            .about(&path)
+            .assert_header(200, "idempotency-replayed", "true");
     }
     assert_eq!(app.tool.ledger().len(), 1);
     assert_eq!(app.model.sent().len(), 2);

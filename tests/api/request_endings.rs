@@ -39,12 +39,7 @@ async fn declined_request_with_cancel_ends_the_task(on: On) {
             let asked = app.model.sent().len();
             let body = json!({"action": "reject", "then": then, "reason": "enough"});
             let done = app.owner().post(&question.path(), &body).await;
-            assert_eq!(
-                (done.status, done.str("/status").as_str()),
-                (200, "Canceled"),
-                "{kind}: {}",
-                done.text
-            );
+            done.about(&kind).assert_status(200, "Canceled");
             assert_eq!(
                 app.model.sent().len(),
                 asked,
@@ -130,12 +125,7 @@ async fn rejection_with_cancel_closes_the_requests_beside_it(on: On) {
             .owner()
             .hit(&format!("{}/approve", Question::of(&asked, kind).path()))
             .await;
-        assert_eq!(
-            (late.status, late.str("/code").as_str()),
-            (409, "request_withdrawn"),
-            "{kind}: {}",
-            late.text
-        );
+        late.about(&kind).assert_code(409, "request_withdrawn");
     }
     let closed: Vec<_> = journal
         .iter()

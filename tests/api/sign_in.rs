@@ -253,11 +253,9 @@ async fn sign_in_redirects_only_to_a_path_of_this_service(on: On) {
                 &format!("key={ALICE}&next={value}"),
             )
             .await;
-            assert_eq!(
-                (entered.status, entered.header("location")),
-                (303, "/inbox"),
-                "{name} {next:?}"
-            );
+            entered
+                .about(&format_args!("{name} {next:?}"))
+                .assert_header(303, "location", "/inbox");
             assert_eq!(entered.headers.get_all("set-cookie").iter().count(), 1);
         }
     }
@@ -321,11 +319,9 @@ async fn request_page_reveals_nothing_without_a_session(on: On) {
                 app.anonymous().header("accept", "application/json"),
             ] {
                 let reply = actor.get(&path).await;
-                assert_eq!(
-                    (reply.status, reply.header("www-authenticate")),
-                    (401, "Bearer"),
-                    "{path}"
-                );
+                reply
+                    .about(&path)
+                    .assert_header(401, "www-authenticate", "Bearer");
             }
             assert_eq!(browser(&app, &dead).hit(&path).await.status, 401);
         }

@@ -95,12 +95,7 @@ async fn is_too_late(app: &TestApp, question: &Question, kind: &str) {
     };
     let before = items(app, &question.task).await;
     let late = app.owner().post(&question.path(), &body).await;
-    assert_eq!(
-        (late.status, late.str("/code").as_str()),
-        (409, "request_withdrawn"),
-        "{kind}: {}",
-        late.text
-    );
+    late.about(&kind).assert_code(409, "request_withdrawn");
     assert_eq!(
         (late.str("/request/request_id"), late.str("/request/status")),
         (question.id.clone(), "withdrawn".into())
@@ -123,12 +118,7 @@ async fn request_of_any_kind_is_withdrawn_by_the_next_message(on: On) {
             .owner()
             .message(&question.task, &json!({"input": "x"}))
             .await;
-        assert_eq!(
-            (refused.status, refused.str("/code").as_str()),
-            (409, "task_paused"),
-            "{kind}: {}",
-            refused.text
-        );
+        refused.about(&kind).assert_code(409, "task_paused");
         assert_eq!(refused.str("/pending/0/request_id"), question.id);
         assert_eq!(
             items(&app, &question.task).await,

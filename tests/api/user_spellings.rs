@@ -178,11 +178,9 @@ async fn user_header_that_is_not_nfc_or_holds_a_comma_is_400(on: On) {
         "",
     ] {
         let reply = finance(&app, name).get("/v1/me").await;
-        assert_eq!(
-            (reply.status, reply.str("/code").as_str()),
-            (400, "bad_request"),
-            "{name:?}"
-        );
+        reply
+            .about(&format_args!("{name:?}"))
+            .assert_code(400, "bad_request");
     }
     let twice = finance(&app, "a")
         .header("holdpoint-user", "a")
@@ -213,11 +211,7 @@ async fn user_header_that_is_not_nfc_or_holds_a_comma_is_400(on: On) {
                 .await,
         ];
         for reply in replies {
-            assert_eq!(
-                (reply.status, reply.str("/code").as_str()),
-                (400, "bad_request"),
-                "{header}"
-            );
+            reply.about(&header).assert_code(400, "bad_request");
         }
         assert_eq!(
             app.anonymous()

@@ -3,6 +3,7 @@
 
 mod actor;
 
+use std::fmt;
 use std::sync::Arc;
 
 use holdpoint::app::{DatabaseOptions, Replica};
@@ -48,6 +49,7 @@ pub struct Reply {
     pub headers: reqwest::header::HeaderMap,
     pub text: String,
     pub body: Value,
+    about: String,
 }
 
 impl Reply {
@@ -57,6 +59,17 @@ impl Reply {
             .and_then(Value::as_str)
             .unwrap_or_else(|| panic!("no {pointer} in {}", self.text))
             .to_owned()
+    }
+
+    /// Returns the same reply. If an assertion of it fails, `about` stands before the text of the
+    /// body.
+    #[must_use]
+    pub fn about(&self, about: &dyn fmt::Display) -> Self {
+        let about = format!("{about}: ");
+        Self {
+            about,
+            ..self.clone()
+        }
     }
 
     #[track_caller]
@@ -84,14 +97,14 @@ impl Reply {
     #[track_caller]
     pub fn assert_code(&self, status: u16, code: &str) {
         let found = (self.status, self.str("/code"));
-        assert_eq!(found, (status, code.to_owned()), "{}", self.text);
+        assert_eq!(found, (status, code.to_owned()), "{self}");
     }
 
     /// Asserts the HTTP status of the reply, and the task's `status` in its body.
     #[track_caller]
     pub fn assert_status(&self, status: u16, task: &str) {
         let found = (self.status, self.str("/status"));
-        assert_eq!(found, (status, task.to_owned()), "{}", self.text);
+        assert_eq!(found, (status, task.to_owned()), "{self}");
     }
 
     /// Asserts that the task in the body is completed, with this `output`.
@@ -99,14 +112,14 @@ impl Reply {
     pub fn assert_completed(&self, output: &str) {
         let found = (self.str("/status"), self.str("/output"));
         let expected = ("Completed".to_owned(), output.to_owned());
-        assert_eq!(found, expected, "{}", self.text);
+        assert_eq!(found, expected, "{self}");
     }
 
     /// Asserts the HTTP status of the reply, and the text at `pointer` in its body.
     #[track_caller]
     pub fn assert_text(&self, status: u16, pointer: &str, text: &str) {
         let found = (self.status, self.str(pointer));
-        assert_eq!(found, (status, text.to_owned()), "{}", self.text);
+        assert_eq!(found, (status, text.to_owned()), "{self}");
     }
 
     /// Asserts the HTTP status of the reply, and the value of a header. The value of a missing
@@ -114,7 +127,7 @@ impl Reply {
     #[track_caller]
     pub fn assert_header(&self, status: u16, name: &str, value: &str) {
         let found = (self.status, self.header(name));
-        assert_eq!(found, (status, value), "{}", self.text);
+        assert_eq!(found, (status, value), "{self}");
     }
 
     pub fn header(&self, name: &str) -> &str {
@@ -128,6 +141,12 @@ impl Reply {
     pub fn cookie(&self) -> String {
         let (cookie, _) = self.header("set-cookie").split_once(';').unwrap();
         cookie.to_owned()
+    }
+}
+
+impl fmt::Display for Reply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.about, self.text)
     }
 }
 

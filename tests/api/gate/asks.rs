@@ -131,15 +131,9 @@ async fn gate_call_takes_no_message_and_is_listed_by_its_gate_only(on: On) {
     let path = format!("/v1/tasks/{}", held.str("/task_id"));
     for (verb, body) in [("messages", json!({"input": "x"})), ("retry", json!({}))] {
         let refused = app.owner().post(&format!("{path}/{verb}"), &body).await;
-        assert_eq!(
-            (
-                refused.status,
-                refused.str("/code").as_str(),
-                refused.str("/task_status").as_str()
-            ),
-            (409, "not_a_conversation", "Paused"),
-            "{verb}"
-        );
+        let refused = refused.about(&verb);
+        refused.assert_code(409, "not_a_conversation");
+        refused.assert_text(409, "/task_status", "Paused");
     }
     assert_eq!(app.owner().get("/v1/tasks").await.count("tasks"), 0);
     let of_gate = app.owner().get("/v1/tasks?agent=refunds").await;
@@ -201,12 +195,9 @@ async fn proposals_that_do_not_fit_are_refused_and_stored_nowhere(on: On) {
         ),
     ] {
         let refused = ask(&app, &body, 0).await;
-        assert_eq!(
-            (refused.status, refused.str("/errors/0/pointer").as_str()),
-            (422, place),
-            "{body}: {}",
-            refused.text
-        );
+        refused
+            .about(&body)
+            .assert_text(422, "/errors/0/pointer", place);
     }
     let bad = app.actor(AGENT).header("holdpoint-runner", "a b");
     assert_eq!(ask_as(bad, &refund(5), 0).await.status, 400);

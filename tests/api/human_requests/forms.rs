@@ -13,12 +13,7 @@ use crate::support::test_app::{On, TestApp};
 /// repetitions. Asserts that the reply does not repeat `s3cret`.
 async fn places(app: &TestApp, question: &Question, body: &Value) -> Vec<String> {
     let reply = app.owner().post(&question.path(), body).await;
-    assert_eq!(
-        (reply.status, reply.str("/code").as_str()),
-        (422, "invalid"),
-        "{body}: {}",
-        reply.text
-    );
+    reply.about(&body).assert_code(422, "invalid");
     assert!(
         !reply.text.contains("s3cret"),
         "no value is repeated: {}",

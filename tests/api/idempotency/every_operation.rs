@@ -218,12 +218,8 @@ async fn malformed_key_is_refused_by_every_post_which_then_changes_nothing(on: O
         |post: &&Post| !post.template.starts_with("/v1/") && !post.template.starts_with("/mcp/");
     for post in posts.iter().filter(is_of_a_page) {
         let page = post.send(&app, &["a b"], "text/html").await;
-        assert_eq!(
-            (page.status, page.header("content-type")),
-            (400, "text/html; charset=utf-8"),
-            "{}",
-            post.template
-        );
+        page.about(&post.template)
+            .assert_header(400, "content-type", "text/html; charset=utf-8");
         assert!(
             page.text.contains(MALFORMED),
             "{}: {}",
@@ -282,12 +278,9 @@ async fn repeated_end_of_a_standing_decision_or_a_session_gets_the_same_reply(on
     for (template, location) in [("/grants/{grant_id}", "/grants"), ("/sign-out", "/sign-in")] {
         for _ in 0..2 {
             let reply = post_of(&posts, template).send(&app, &["k"], "*/*").await;
-            assert_eq!(
-                (reply.status, reply.header("location")),
-                (303, location),
-                "{template}: {}",
-                reply.text
-            );
+            reply
+                .about(&template)
+                .assert_header(303, "location", location);
         }
     }
     assert!(

@@ -96,11 +96,9 @@ async fn link_is_answered_with_its_page_whatever_is_accepted(on: On) {
     ] {
         let reader = || app.anonymous().header("accept", accept);
         let shown = reader().get(&good).await;
-        assert_eq!(
-            (shown.status, shown.header("content-type")),
-            (200, "text/html; charset=utf-8"),
-            "{accept}"
-        );
+        shown
+            .about(&accept)
+            .assert_header(200, "content-type", "text/html; charset=utf-8");
         for path in [
             "/l/x".to_owned(),
             good.replace("k1.", "k2."),
@@ -119,11 +117,9 @@ async fn link_is_answered_with_its_page_whatever_is_accepted(on: On) {
             );
         }
         let looked_at = reader().send(Method::HEAD, "/l/x", None).await;
-        assert_eq!(
-            (looked_at.status, looked_at.header("content-type")),
-            (404, "text/html; charset=utf-8"),
-            "{accept}"
-        );
+        looked_at
+            .about(&accept)
+            .assert_header(404, "content-type", "text/html; charset=utf-8");
     }
     // A POST gets a page only if `Accept` names `text/html`, as in a POST of a browser's form.
     // This POST does not, so it gets JSON.

@@ -35,12 +35,7 @@ async fn external_result_is_passed_on_as_it_was_written(on: On) {
                 .await
         };
         let done = answer().await;
-        assert_eq!(
-            (done.status, done.str("/status").as_str()),
-            (200, "Completed"),
-            "{result}: {}",
-            done.text
-        );
+        done.about(&result).assert_status(200, "Completed");
         assert_eq!(last_tool_results(&app), [passed_on]);
         let late = answer().await;
         late.assert_code(409, "already_decided");
@@ -92,12 +87,7 @@ async fn external_result_that_does_not_fit_the_tool_is_refused(on: On) {
                 &json!({"action": "respond", "result": result}),
             )
             .await;
-        assert_eq!(
-            (reply.status, reply.str("/code").as_str()),
-            (422, "invalid"),
-            "{result}: {}",
-            reply.text
-        );
+        reply.about(&result).assert_code(422, "invalid");
         assert_eq!(
             (
                 reply.str("/errors/0/pointer").as_str(),

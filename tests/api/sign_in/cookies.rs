@@ -124,11 +124,9 @@ async fn key_in_the_request_takes_precedence_over_the_cookie(on: On) {
     for wrong in ["Bearer wrong-key-0123456789", "Bearer ", "Basic YTpi", ""] {
         let actor = program(&app, &cookie).header("authorization", wrong);
         let refused = actor.get("/v1/me").await;
-        assert_eq!(
-            (refused.status, refused.header("www-authenticate")),
-            (401, "Bearer"),
-            "{wrong:?}"
-        );
+        refused
+            .about(&format_args!("{wrong:?}"))
+            .assert_header(401, "www-authenticate", "Bearer");
         let page = browser(&app, &cookie)
             .header("authorization", wrong)
             .get("/v1/me")
@@ -172,11 +170,9 @@ async fn foreign_page_can_do_nothing_with_a_session_cookie(on: On) {
                 String::new()
             };
             let refused = post(&browser(&app, &cookie).header(name, value), path, &form).await;
-            assert_eq!(
-                (refused.status, refused.header("set-cookie")),
-                (403, ""),
-                "{path} {name}: {value}"
-            );
+            refused
+                .about(&format_args!("{path} {name}: {value}"))
+                .assert_header(403, "set-cookie", "");
         }
     }
     assert!(app.tool.ledger().is_empty());

@@ -29,11 +29,7 @@ async fn session_speaks_only_for_its_own_user(on: On) {
                 .header(name, value)
                 .get("/v1/me")
                 .await;
-            assert_eq!(
-                (refused.status, refused.str("/code").as_str()),
-                (403, "forbidden"),
-                "{name}"
-            );
+            refused.about(&name).assert_code(403, "forbidden");
         }
         assert_eq!(
             program(&app, &cookie).get("/v1/me").await.body["via"],

@@ -121,12 +121,8 @@ async fn waiting_sub_agent_removed_from_the_configuration_fails_and_its_parent_g
     })
     .await;
     let told = app.owner().approve(&of(&scribe)).await;
-    assert_eq!(
-        (told.status, told.str("/code").as_str()),
-        (409, "request_withdrawn"),
-        "its agent is gone: {}",
-        told.text
-    );
+    told.about(&"its agent is gone")
+        .assert_code(409, "request_withdrawn");
     let shown = still(&app, &scribe).await;
     assert_eq!(
         (shown.str("/status"), shown.str("/error/code")),

@@ -70,12 +70,8 @@ async fn three_waiting_sub_agents_can_be_decided_in_every_order(on: On) {
             }
             let told = app.owner().approve(&request).await;
             let status = if place == 2 { "Completed" } else { "Paused" };
-            assert_eq!(
-                (told.status, told.str("/status").as_str()),
-                (200, status),
-                "{order:?}: {}",
-                told.text
-            );
+            told.about(&format_args!("{order:?}"))
+                .assert_status(200, status);
             assert_eq!(open(&told), left, "{order:?}: as they were asked");
             assert_eq!(task(&app, &child).await.str("/status"), "Completed");
             for ((sibling, _), before) in left.iter().zip(before) {

@@ -30,12 +30,8 @@ async fn standing_decision_of_one_sub_agent_counts_for_its_sibling_until_the_use
     let root_id = root.str("/task_id");
     let body = json!({"action": "approve", "remember": {"for": "task", "expires_in": "1h"}});
     let end = app.owner().answer(&open(&root)[0].1, &body).await;
-    assert_eq!(
-        (end.status, end.str("/status").as_str()),
-        (200, "Completed"),
-        "asked once only: {}",
-        end.text
-    );
+    end.about(&"asked once only")
+        .assert_status(200, "Completed");
     let grant = app.owner().get("/v1/grants").await.body["grants"][0].clone();
     let said = ["rule", "agent", "task_id", "used", "ended"].map(|member| &grant[member]);
     assert_eq!(

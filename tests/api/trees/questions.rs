@@ -70,16 +70,8 @@ async fn every_kind_of_request_is_shown_at_the_root_and_its_answer_reaches_the_a
             .to_owned();
         let (body, outcome) = answer(kind);
         let end = app.owner().answer(&open(&root)[0].1, &body).await;
-        assert_eq!(
-            (
-                end.status,
-                end.str("/status").as_str(),
-                end.str("/output").as_str()
-            ),
-            (200, "Completed", "end"),
-            "{kind}: {}",
-            end.text
-        );
+        assert_eq!(end.status, 200, "{kind}: {}", end.text);
+        end.about(&kind).assert_completed("end");
         let clerk = only(&app, &root_id, "clerk").await;
         assert_eq!(open(&root)[0].0, id(&clerk));
         let journal = items(&app, &id(&clerk)).await;

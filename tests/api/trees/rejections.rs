@@ -144,12 +144,7 @@ async fn rule_decides_which_tasks_a_rejection_ends(on: On) {
         let app = trees(on, &rule).await;
         let (held, analysts, _) = two_held(&app).await;
         let told = app.owner().hit(&format!("/resume/{analysts}/reject")).await;
-        assert_eq!(
-            (told.status, told.str("/status").as_str()),
-            (200, root),
-            "{on_reject}: {}",
-            told.text
-        );
+        told.about(&on_reject).assert_status(200, root);
         assert_eq!(
             only(&app, &held.str("/task_id"), "analyst").await["status"],
             analyst,
@@ -197,12 +192,8 @@ async fn rejection_in_one_sub_agent_holds_for_its_sibling(on: On) {
     let root_id = root.str("/task_id");
     let body = json!({"action": "reject", "then": "continue", "reason": "never order 1"});
     let end = app.owner().answer(&open(&root)[0].1, &body).await;
-    assert_eq!(
-        (end.status, end.str("/status").as_str()),
-        (200, "Completed"),
-        "asked once only: {}",
-        end.text
-    );
+    end.about(&"asked once only")
+        .assert_status(200, "Completed");
     let journal = items(&app, &id(&only(&app, &root_id, "clerk").await)).await;
     let judged = typed(&journal, "judged");
     assert_eq!(judged.last().unwrap()["verdict"], "deny");

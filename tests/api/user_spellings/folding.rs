@@ -101,12 +101,9 @@ async fn stored_votes_of_two_spellings_count_once_after_ids_are_folded(on: On) {
         );
     }
     let third = answer(&app.approver(), &other, &approval()).await;
-    assert_eq!(
-        (third.status, third.str("/status").as_str()),
-        (200, "Paused"),
-        "zoe and bob are two: {}",
-        third.text
-    );
+    third
+        .about(&"zoe and bob are two")
+        .assert_status(200, "Paused");
     let shown = finance(&app, "eve").request(&other.request).await;
     assert_eq!(
         (&shown.body["status"], &shown.body["can_decide"]),

@@ -18,19 +18,14 @@ async fn idempotency_key_replays_for_every_spelling_of_its_user(on: On) {
             .then(calls(&[("refund", r#"{"order": 1, "amount": 50}"#)]));
         let first = keyed(one, "create").create_task("go").await;
         let again = keyed(other, "create").create_task("go").await;
-        assert_eq!(
-            (again.status, again.header("idempotency-replayed")),
-            (201, "true"),
-            "{other}: {}",
-            again.text
-        );
+        again
+            .about(&other)
+            .assert_header(201, "idempotency-replayed", "true");
         assert_eq!(again.str("/task_id"), first.str("/task_id"));
         let reused = keyed(other, "create").create_task("else").await;
-        assert_eq!(
-            (reused.status, reused.str("/code").as_str()),
-            (422, "idempotency_key_reused"),
-            "{other}"
-        );
+        reused
+            .about(&other)
+            .assert_code(422, "idempotency_key_reused");
         let cancel = format!("/v1/tasks/{}/cancel", first.str("/task_id"));
         assert_eq!(keyed(one, "cancel").hit(&cancel).await.status, 200);
         assert_eq!(
@@ -62,20 +57,13 @@ async fn key_over_a_day_old_is_as_new_in_every_spelling_of_its_user(on: On) {
             .execute("update idempotency set created_at = created_at - 86400000000")
             .await;
         let anew = keyed(other).post("/v1/tasks", &body).await;
-        assert_eq!(
-            (anew.status, anew.header("idempotency-replayed")),
-            (201, ""),
-            "{other}: {}",
-            anew.text
-        );
+        anew.about(&other)
+            .assert_header(201, "idempotency-replayed", "");
         assert_ne!(anew.str("/task_id"), first.str("/task_id"));
         let again = keyed(one).post("/v1/tasks", &body).await;
-        assert_eq!(
-            (again.status, again.header("idempotency-replayed")),
-            (201, "true"),
-            "{one}: {}",
-            again.text
-        );
+        again
+            .about(&one)
+            .assert_header(201, "idempotency-replayed", "true");
         assert_eq!(again.str("/task_id"), anew.str("/task_id"));
     }
 }

@@ -84,11 +84,9 @@ async fn two_spellings_of_one_approver_are_one_vote(on: On) {
             edit(&held),
         ] {
             let again = answer(&finance(&app, twin), &held, &body).await;
-            assert_eq!(
-                (again.status, again.str("/code").as_str()),
-                (409, "already_decided"),
-                "{twin}: {body}"
-            );
+            again
+                .about(&format_args!("{twin}: {body}"))
+                .assert_code(409, "already_decided");
             assert_eq!(again.body["decision"]["action"], "approve");
         }
         assert_eq!(

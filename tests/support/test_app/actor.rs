@@ -118,6 +118,7 @@ impl Actor<'_> {
             headers,
             text,
             body,
+            about: String::new(),
         };
         super::super::api_contract::is_kept(&method, path, &reply);
         reply

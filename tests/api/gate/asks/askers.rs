@@ -61,12 +61,7 @@ async fn key_that_may_decide_is_refused_whatever_its_body(on: On) {
         for (kind, body, status) in bodies {
             let body = || Some((kind, body.to_owned()));
             let refused = app.owner().send(reqwest::Method::POST, path, body()).await;
-            assert_eq!(
-                (refused.status, refused.str("/code").as_str()),
-                (403, "forbidden"),
-                "{path}: {}",
-                refused.text
-            );
+            refused.about(&path).assert_code(403, "forbidden");
             let read = app
                 .actor(AGENT)
                 .send(reqwest::Method::POST, path, body())
