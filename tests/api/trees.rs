@@ -310,6 +310,13 @@ pub(super) fn open(reply: &Reply) -> Vec<(String, String)> {
         .collect()
 }
 
+/// Asserts that the task waits for a person, with this number of open requests.
+#[track_caller]
+fn assert_asks(reply: &Reply, requests: usize) {
+    let found = (reply.str("/status"), open(reply).len());
+    assert_eq!(found, ("Paused".to_owned(), requests), "{reply}");
+}
+
 fn typed<'i>(items: &'i [Value], kind: &str) -> Vec<&'i Value> {
     items.iter().filter(|item| item["type"] == kind).collect()
 }

@@ -13,8 +13,8 @@ use serde_json::json;
 use super::super::approval_cycle::on_both;
 use super::super::request_kinds::items;
 use super::{
-    assert_invariants, does, give, id, of, only, open, outcomes, paused, pays, prompts, refund,
-    results, scripted_answer, still, task, tree, trees, turn, typed, yaml,
+    assert_asks, assert_invariants, does, give, id, of, only, open, outcomes, paused, pays,
+    prompts, refund, results, scripted_answer, still, task, tree, trees, turn, typed, yaml,
 };
 use crate::support::test_app::{On, TestApp};
 
@@ -211,12 +211,7 @@ async fn agent_asks_for_itself_before_its_sub_agents_start(on: On) {
         (1, 1)
     );
     let next = app.owner().approve(&open(&root)[0].1).await;
-    assert_eq!(
-        (next.str("/status").as_str(), open(&next).len()),
-        ("Paused", 2),
-        "{}",
-        next.text
-    );
+    assert_asks(&next, 2);
     for (_, request) in open(&next) {
         assert_eq!(app.owner().approve(&request).await.status, 200);
     }

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::super::approval_cycle::on_both;
 use super::super::request_kinds::items;
-use super::{id, only, open, paused, pays, trees, turn, typed};
+use super::{assert_asks, id, only, open, paused, pays, trees, turn, typed};
 use crate::support::test_app::On;
 
 /// A rule that holds large refunds and lets an approver remember an approval for the tree.
@@ -55,12 +55,7 @@ async fn standing_decision_of_one_sub_agent_counts_for_its_sibling_until_the_use
 
     let more = json!({"input": json!([turn(&[pays("clerk", 3)]), "ok"]).to_string()});
     let asks = app.owner().message(&root_id, &more).await;
-    assert_eq!(
-        (asks.str("/status").as_str(), open(&asks).len()),
-        ("Paused", 1),
-        "{}",
-        asks.text
-    );
+    assert_asks(&asks, 1);
     assert_eq!(
         app.owner().get("/v1/grants").await.str("/grants/0/ended"),
         "message"

@@ -7,8 +7,8 @@ use serde_json::json;
 use super::super::approval_cycle::on_both;
 use super::super::request_kinds::{items, results_of};
 use super::{
-    assert_invariants, assert_outcomes, call, does, give, id, of, only, open, outcomes, paused,
-    pays, prompts, results, still, task, trees, turn, typed,
+    assert_asks, assert_invariants, assert_outcomes, call, does, give, id, of, only, open,
+    outcomes, paused, pays, prompts, results, still, task, trees, turn, typed,
 };
 use crate::support::test_app::{On, Reply, TestApp};
 
@@ -249,12 +249,7 @@ async fn cancel_of_a_sub_agent_ends_its_own_sub_agents_too(on: On) {
     canceled.assert_status(200, "Canceled");
     assert_eq!(canceled.str("/task_id"), analyst);
     let waits = still(&app, &root_id).await;
-    assert_eq!(
-        (waits.str("/status").as_str(), open(&waits).len()),
-        ("Paused", 1),
-        "{}",
-        waits.text
-    );
+    assert_asks(&waits, 1);
     let below: Vec<_> = of(&app, &root_id, "clerk")
         .await
         .iter()
