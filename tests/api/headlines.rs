@@ -260,11 +260,7 @@ async fn target_of_a_call_is_the_whole_address_it_is_sent_to(on: On) {
     );
     let request = format!("/resume/{}", held.str("/pending/0/request_id"));
     let page = app.approver().accept_html().get(&request).await;
-    assert!(
-        page.text.contains(&format!("POST {}{path}<", app.tool.url)),
-        "{}",
-        page.text
-    );
+    page.assert_has(&format!("POST {}{path}<", app.tool.url));
     assert!(!page.text.contains("secret-query") && !held.text.contains("secret-query"));
     app.model.then(text_answer("ok"));
     let done = app.approver().hit(&format!("{request}/approve")).await;
@@ -398,11 +394,9 @@ async fn error_of_a_page_is_a_page_with_the_same_status_and_words(on: On) {
             program.str("/detail"),
             program.str("/code"),
         ] {
-            assert!(
-                person.text.contains(&escaped(words.clone())),
-                "{method} {path}: {words}: {}",
-                person.text
-            );
+            person
+                .about(&format_args!("{method} {path}: {words}"))
+                .assert_has(&escaped(words.clone()));
         }
     }
     app.stop().await;

@@ -65,11 +65,7 @@ async fn hostile_arguments_never_run_whatever_the_rule_says(on: On) {
                 done.text
             );
             let items = app.owner().items(&done.str("/task_id")).await;
-            assert!(
-                items.text.contains(r#""verdict":"invalid""#),
-                "{arguments}: {}",
-                items.text
-            );
+            items.about(&arguments).assert_has(r#""verdict":"invalid""#);
         }
         assert!(app.tool.ledger().is_empty());
         app.stop().await;

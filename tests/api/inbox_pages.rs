@@ -134,7 +134,7 @@ async fn inbox_lists_what_waits_for_its_reader_oldest_first_and_without_a_button
         "href=\"/inbox/decided\"",
         "href=\"/tasks\"",
     ] {
-        assert!(inbox.text.contains(shown), "{shown}: {}", inbox.text);
+        inbox.assert_has(shown);
     }
     let list = inbox.text.split("<ul").nth(1).unwrap();
     assert!(
@@ -155,22 +155,16 @@ async fn inbox_lists_what_waits_for_its_reader_oldest_first_and_without_a_button
         );
     }
     let no_right = page(app.actor(CRON), "/inbox").await;
-    assert!(
-        no_right.status == 403 && no_right.text.contains("This key may not read."),
-        "{}",
-        no_right.text
-    );
+    assert_eq!(no_right.status, 403, "{}", no_right.text);
+    no_right.assert_has("This key may not read.");
     let chinese = app
         .approver()
         .header("accept-language", "zh")
         .accept_html()
         .get("/inbox")
         .await;
-    assert!(
-        chinese.text.contains("待处理") && chinese.text.contains("lang=\"zh-Hans\""),
-        "{}",
-        chinese.text
-    );
+    chinese.assert_has("待处理");
+    chinese.assert_has("lang=\"zh-Hans\"");
     app.stop().await;
 }
 
@@ -183,7 +177,7 @@ async fn inbox_is_filtered_and_paged(on: On) {
     }
     let first = page(app.approver(), "/inbox?kind=&agent=&session_id=").await;
     assert_eq!(rows(&first), all[..50], "{}", first.text);
-    assert!(first.text.contains("The next of 2 more"), "{}", first.text);
+    first.assert_has("The next of 2 more");
     assert!(first.text.len() <= 60_000, "{} bytes", first.text.len());
     let next = first
         .text
@@ -195,16 +189,11 @@ async fn inbox_is_filtered_and_paged(on: On) {
         .unwrap();
     let second = page(app.approver(), next).await;
     assert_eq!(rows(&second), all[50..]);
-    assert!(
-        !second.text.contains("inbox-next")
-            && second.text.contains("<span id=\"open-heading\">52</span>")
-    );
+    second.assert_lacks("inbox-next");
+    second.assert_has("<span id=\"open-heading\">52</span>");
     let none = page(app.approver(), "/inbox?kind=guidance").await;
-    assert!(
-        none.text.contains("Nothing that fits.") && none.text.contains("Show all"),
-        "{}",
-        none.text
-    );
+    none.assert_has("Nothing that fits.");
+    none.assert_has("Show all");
     assert_eq!(
         rows(&page(app.approver(), "/inbox?kind=approval&agent=billing").await).len(),
         50
@@ -230,39 +219,28 @@ async fn answered_request_leads_to_the_next_question(on: On) {
         "<a autofocus href=\"/resume/{}\">Next: Refund 80 for order 17</a> · 1 more",
         second.request
     );
-    assert!(
-        after.text.contains("Approved. ") && after.text.contains(&line),
-        "{}",
-        after.text
-    );
+    after.assert_has("Approved. ");
+    after.assert_has(&line);
     let others = page(app.actor(EVE), &format!("/resume/{}", first.request)).await;
     let line = format!(
         "<p class=\"next\"><a href=\"/resume/{}\">Next: Refund 80 for order 17</a> · 1 more",
         second.request
     );
-    assert!(
-        others.text.contains(&line),
-        "bob has decided it: {}",
-        others.text
-    );
+    others.about(&"bob has decided it").assert_has(&line);
     let open = page(app.actor(EVE), &format!("/resume/{}", second.request)).await;
-    assert!(!open.text.contains("class=\"next\""), "it waits for eve");
+    open.about(&"it waits for eve")
+        .assert_lacks("class=\"next\"");
     let owners = page(app.owner(), &format!("/resume/{}", first.request)).await;
-    assert!(
-        !owners.text.contains("class=\"next\""),
-        "alice may not decide it"
-    );
+    owners
+        .about(&"alice may not decide it")
+        .assert_lacks("class=\"next\"");
     for held in [&second, &third] {
         app.approver()
             .post(&format!("/resume/{}/reject", held.request), &json!({}))
             .await;
     }
     let last = page(app.approver(), &format!("/resume/{}", third.request)).await;
-    assert!(
-        last.text.contains("Rejected. Nothing else waits for you."),
-        "{}",
-        last.text
-    );
+    last.assert_has("Rejected. Nothing else waits for you.");
     app.stop().await;
 }
 
@@ -283,20 +261,14 @@ async fn partly_answered_request_is_not_its_own_next_question(on: On) {
         .await;
     assert_eq!(answered.status, 200, "{}", answered.text);
     let alone = page(app.approver(), &path).await;
-    assert!(
-        alone
-            .text
-            .contains("Approved. The rest of this request still waits for you."),
-        "{}",
-        alone.text
-    );
+    alone.assert_has("Approved. The rest of this request still waits for you.");
     let other = refund(&app, 80).await;
     let after = page(app.approver(), &path).await;
     let line = format!(
         "<a autofocus href=\"/resume/{}\">Next: Refund 80 for order 17</a> · <a",
         other.request
     );
-    assert!(after.text.contains(&line), "no further one: {}", after.text);
+    after.about(&"no further one").assert_has(&line);
     app.stop().await;
 }
 
@@ -315,14 +287,8 @@ async fn request_that_expires_within_an_hour_stands_first() {
         "{}",
         inbox.text
     );
-    assert!(
-        inbox.text.contains("29 min left")
-            && inbox
-                .text
-                .contains("those that expire within an hour come first"),
-        "{}",
-        inbox.text
-    );
+    inbox.assert_has("29 min left");
+    inbox.assert_has("those that expire within an hour come first");
     for _ in 0..51 {
         refund(&app, 77).await;
     }

@@ -68,12 +68,7 @@ async fn damaged_request_hides_no_other_request_or_task_of_a_list(on: On) {
     );
     app.approver().approve(&first.request).await;
     let page = app.approver().accept_html().request(&first.request).await;
-    assert!(
-        page.text
-            .contains(&format!("<a autofocus href=\"/resume/{}\">", last.request)),
-        "{}",
-        page.text
-    );
+    page.assert_has(&format!("<a autofocus href=\"/resume/{}\">", last.request));
     assert_eq!(
         app.approver()
             .accept_html()
@@ -258,23 +253,16 @@ async fn page_of_a_filtered_list_ends_after_2000_entries_that_do_not_match() {
     let mut path = "/inbox?agent=billing".to_owned();
     for _ in 0..10 {
         let page = read(BOB, &path).await;
-        assert!(
-            page.text.contains(so_far) && page.text.contains("0+"),
-            "{}",
-            page.text
-        );
+        page.assert_has(so_far);
+        page.assert_has("0+");
         let (_, next) = page.text.split_once("id=\"inbox-next\" href=\"").unwrap();
         path = next.split_once('"').unwrap().0.replace("&amp;", "&");
     }
     let page = read(BOB, &path).await;
     assert!(page.text.contains(&held.request) && !page.text.contains(so_far));
     let page = read(ALICE, "/tasks?status=Completed").await;
-    assert!(page.text.contains(so_far), "{}", page.text);
-    assert!(
-        page.text.contains("/tasks?status=Completed&amp;cursor="),
-        "{}",
-        page.text
-    );
+    page.assert_has(so_far);
+    page.assert_has("/tasks?status=Completed&amp;cursor=");
     app.stop().await;
 }
 

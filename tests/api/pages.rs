@@ -64,11 +64,8 @@ async fn person_with_only_a_browser_can_decide(on: On) {
         page.header("content-security-policy")
             .contains("default-src 'none'")
     );
-    assert!(
-        page.text.contains("Refund 50 for order 17") && page.text.contains("<form"),
-        "{}",
-        page.text
-    );
+    page.assert_has("Refund 50 for order 17");
+    page.assert_has("<form");
     for link in [format!("{path}/approve"), format!("{path}/reject")] {
         let page = app.anonymous().get(&link).await;
         assert_eq!(page.status, 200, "{}", page.text);
@@ -187,20 +184,16 @@ async fn call_left_beside_an_own_approval_is_rejected_on_the_page(on: On) {
         .await;
     assert_eq!(whole.status, 409, "{}", whole.text);
     let one = browser().get(&format!("{path}/reject")).await;
-    assert!(
-        one.text.contains("You may not give this answer here."),
-        "{}",
-        one.text
-    );
+    one.assert_has("You may not give this answer here.");
     let page = browser().get(&path).await;
     let (action, reason) = (format!("call.{left}.action"), format!("call.{left}.reason"));
     for part in [
         format!("name=\"{action}\" value=\"reject\">Reject</button>"),
         format!("name=\"{reason}\""),
     ] {
-        assert!(page.text.contains(&part), "{part}: {}", page.text);
+        page.assert_has(&part);
     }
-    assert!(!page.text.contains("/reject\""), "{}", page.text);
+    page.assert_lacks("/reject\"");
     let digest = held.str("/pending/0/digest");
     let reject = Some(form(&[
         ("digest", &digest),
@@ -237,9 +230,8 @@ async fn refusal_of_a_page_post_is_shown_on_a_page(on: On) {
         )
         .await;
     assert_eq!(stale.status, 412, "{}", stale.text);
-    assert!(
-        stale.text.contains(&format!("href=\"{path}\"")) && stale.text.contains("digest_mismatch")
-    );
+    stale.assert_has(&format!("href=\"{path}\""));
+    stale.assert_has("digest_mismatch");
     let twice = app
         .approver()
         .accept_html()
@@ -249,21 +241,15 @@ async fn refusal_of_a_page_post_is_shown_on_a_page(on: On) {
             Some(form(&[("reason", "a"), ("reason", "b")])),
         )
         .await;
-    assert!(
-        twice.status == 400 && twice.text.contains(&format!("href=\"{path}\"")),
-        "{}",
-        twice.text
-    );
+    assert_eq!(twice.status, 400, "{}", twice.text);
+    twice.assert_has(&format!("href=\"{path}\""));
     let other = app
         .owner()
         .accept_html()
         .send(Method::POST, &approve, Some(form(&[])))
         .await;
-    assert!(
-        other.status == 403 && other.text.contains("Other people decide this."),
-        "{}",
-        other.text
-    );
+    assert_eq!(other.status, 403, "{}", other.text);
+    other.assert_has("Other people decide this.");
     app.model.then(text_answer("ok"));
     assert_eq!(
         app.approver()
@@ -277,14 +263,8 @@ async fn refusal_of_a_page_post_is_shown_on_a_page(on: On) {
         .accept_html()
         .send(Method::POST, &approve, Some(form(&[])))
         .await;
-    assert!(
-        late.status == 409
-            && late
-                .text
-                .contains("The first decision counts: bob approved at "),
-        "{}",
-        late.text
-    );
+    assert_eq!(late.status, 409, "{}", late.text);
+    late.assert_has("The first decision counts: bob approved at ");
     app.stop().await;
 }
 
@@ -299,11 +279,8 @@ async fn refusal_of_a_page_post_is_in_the_language_of_its_reader(on: On) {
         .accept_html()
         .header("accept-language", "zh-CN,zh;q=0.9,en;q=0.1");
     let page = chinese.send(Method::POST, &approve, Some(form(&[]))).await;
-    assert!(
-        page.status == 403 && page.text.contains("此请求由其他人决定"),
-        "{}",
-        page.text
-    );
+    assert_eq!(page.status, 403, "{}", page.text);
+    page.assert_has("此请求由其他人决定");
     assert!(
         page.headers
             .get_all("vary")
@@ -311,11 +288,8 @@ async fn refusal_of_a_page_post_is_in_the_language_of_its_reader(on: On) {
             .any(|vary| vary == "Accept-Language")
     );
     let same = chinese.get(&path).await;
-    assert!(
-        same.status == 200 && same.text.contains("lang=\"zh-Hans\""),
-        "{}",
-        same.text
-    );
+    assert_eq!(same.status, 200, "{}", same.text);
+    same.assert_has("lang=\"zh-Hans\"");
     assert!(
         same.headers
             .get_all("vary")

@@ -127,11 +127,7 @@ async fn answer_to_one_call_for_the_whole_request_says_where_it_belongs(on: On) 
     ] {
         let reply = app.owner().post(&path, &body).await;
         reply.assert_text(422, "/errors/0/pointer", "/action");
-        assert!(
-            reply.text.contains("belongs inside `decisions`"),
-            "{body}: {}",
-            reply.text
-        );
+        reply.about(&body).assert_has("belongs inside `decisions`");
     }
     app.stop().await;
 }

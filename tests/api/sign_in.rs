@@ -100,10 +100,8 @@ async fn sign_in_with_an_unknown_key_is_refused_and_offered_again(on: On) {
     )
     .await;
     wrong.assert_header(401, "www-authenticate", "Bearer");
-    assert!(
-        wrong.text.contains("This key is unknown")
-            && wrong.text.contains(&format!(r#"value="{path}""#))
-    );
+    wrong.assert_has("This key is unknown");
+    wrong.assert_has(&format!(r#"value="{path}""#));
     assert!(!wrong.text.contains("wrong-key-0123456789") && wrong.header("set-cookie").is_empty());
     app.stop().await;
 }
@@ -142,11 +140,8 @@ async fn person_with_a_browser_signs_in_decides_and_signs_out(on: On) {
     let path = format!("/resume/{}", held.request);
     let cookie = cookie(&app, BOB).await;
     let shown = browser(&app, &cookie).get(&path).await;
-    assert!(
-        shown.status == 200 && shown.text.contains("Refund 120 for order 17"),
-        "{}",
-        shown.text
-    );
+    assert_eq!(shown.status, 200, "{}", shown.text);
+    shown.assert_has("Refund 120 for order 17");
     assert_eq!(
         program(&app, &cookie).get("/v1/me").await.str("/user_id"),
         "bob"
@@ -159,11 +154,8 @@ async fn person_with_a_browser_signs_in_decides_and_signs_out(on: On) {
         1
     );
     let home = browser(&app, &cookie).get("/sign-in").await;
-    assert!(
-        home.text.contains("bob") && home.text.contains(r#"action="/sign-out""#),
-        "{}",
-        home.text
-    );
+    home.assert_has("bob");
+    home.assert_has(r#"action="/sign-out""#);
 
     app.model.then(text_answer("ok"));
     let digest = encoded(held.digest());

@@ -130,6 +130,18 @@ impl Reply {
         assert_eq!(found, (status, value), "{self}");
     }
 
+    /// Asserts that the body contains `text`.
+    #[track_caller]
+    pub fn assert_has(&self, text: &str) {
+        assert!(self.text.contains(text), "no {text} in {self}");
+    }
+
+    /// Asserts that the body does not contain `text`.
+    #[track_caller]
+    pub fn assert_lacks(&self, text: &str) {
+        assert!(!self.text.contains(text), "{text} in {self}");
+    }
+
     pub fn header(&self, name: &str) -> &str {
         self.headers
             .get(name)

@@ -92,19 +92,11 @@ async fn call_that_equal_calls_do_not_continue_says_so_while_it_runs(on: On) {
         &json!({"name": "tag", "arguments": {"text": "x"}}),
     )
     .await;
-    assert!(
-        message.text.contains("that would run it a second time"),
-        "{}",
-        message.text
-    );
+    message.assert_has("that would run it a second time");
     let named =
         json!({"name": "tag", "arguments": {"text": "x"}, "_meta": {"holdpoint/key": "run-8"}});
     let message = crate::api::mcp_gate::call(&app, "0", &named).await;
-    assert!(
-        message.text.contains("make exactly the same call again"),
-        "{}",
-        message.text
-    );
+    message.assert_has("make exactly the same call again");
     app.tool.open();
     let path = format!("/v1/gate/calls/{}", first.str("/task_id"));
     let ended = app.actor(AGENT).prefer("wait=10").get(&path).await;

@@ -78,11 +78,8 @@ async fn page_offers_to_remember_and_remembers_only_what_is_ticked(on: On) {
     ]
     .concat();
     let refused = post_form(&app, &format!("{path}/approve"), &beyond).await;
-    assert!(
-        refused.status == 422 && refused.text.contains("4h at most"),
-        "{}",
-        refused.text
-    );
+    assert_eq!(refused.status, 422, "{}", refused.text);
+    refused.assert_has("4h at most");
     app.model.then(text_answer("done"));
     let approved = post_form(&app, &format!("{path}/approve"), ticked).await;
     assert_eq!(
@@ -98,11 +95,8 @@ async fn page_offers_to_remember_and_remembers_only_what_is_ticked(on: On) {
 async fn page_of_standing_decisions_shows_and_ends_them(on: On) {
     let app = finance(on).await;
     let empty = page(app.approver(), "/grants").await;
-    assert!(
-        empty.status == 200 && empty.text.contains("Everything is asked about."),
-        "{}",
-        empty.text
-    );
+    assert_eq!(empty.status, 200, "{}", empty.text);
+    empty.assert_has("Everything is asked about.");
     assert!(
         page(app.approver(), "/inbox/decided")
             .await
@@ -138,7 +132,7 @@ async fn page_of_standing_decisions_shows_and_ends_them(on: On) {
         .accept_html()
         .get("/grants")
         .await;
-    assert!(chinese.text.contains("已使用 0 次"), "{}", chinese.text);
+    chinese.assert_has("已使用 0 次");
     assert_eq!(
         app.stranger()
             .send(Method::POST, &format!("/grants/{id}"), Some(form(&[])))

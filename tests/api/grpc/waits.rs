@@ -146,7 +146,7 @@ async fn gateway_that_resets_its_stream_has_left_and_a_later_approval_waits() {
     approve(app, &request).await;
     let path = format!("/v1/tasks/{}/items", request["task_id"].as_str().unwrap());
     let items = app.owner().get(&path).await;
-    assert!(!items.text.contains("tool_started"), "{}", items.text);
+    items.assert_lacks("tool_started");
     // The gateway has reset only the stream, so the connection is still open. The next check on
     // this connection continues the approved call, which passes.
     let passed = grpc.check(&bash("make")).await;

@@ -191,16 +191,12 @@ async fn shown_answers(app: &TestApp, task: &str, filled: &Value) -> [String; 2]
         json!({"email": null, "token": null}),
         "a login is its names"
     );
-    assert!(tree.text.contains(BIG), "every digit stays: {}", tree.text);
+    tree.about(&"every digit stays").assert_has(BIG);
     let shown = app
         .owner()
         .get(&format!("/v1/tasks/{task}/items?limit=200"))
         .await;
-    assert!(
-        shown.text.contains(&format!(r#""n":{BIG},"f":1.10"#)),
-        "{}",
-        shown.text
-    );
+    shown.assert_has(&format!(r#""n":{BIG},"f":1.10"#));
     [tree.text, shown.text]
 }
 

@@ -14,11 +14,7 @@ async fn decided_requests_are_listed_with_who_decided_and_who_is_missing(on: On)
     let app = app_with(on, "{ groups: [finance], required: 2 }").await;
     let (first, second) = (refund(&app, 120).await, refund(&app, 80).await);
     let nothing = page(app.approver(), "/inbox/decided").await;
-    assert!(
-        nothing.text.contains("Nothing was decided yet."),
-        "{}",
-        nothing.text
-    );
+    nothing.assert_has("Nothing was decided yet.");
     app.approver()
         .post(
             &format!("/resume/{}/approve", first.request),
@@ -35,15 +31,15 @@ async fn decided_requests_are_listed_with_who_decided_and_who_is_missing(on: On)
         "fine &lt;b&gt;",
         "· open",
     ] {
-        assert!(partly.text.contains(shown), "{shown}: {}", partly.text);
+        partly.assert_has(shown);
     }
     let eves = page(app.actor(EVE), "/inbox").await;
-    assert!(eves.text.contains("1 of 2 have approved"), "{}", eves.text);
+    eves.assert_has("1 of 2 have approved");
     app.actor(EVE)
         .post(&format!("/resume/{}/reject", second.request), &json!({}))
         .await;
     let mine = page(app.approver(), "/inbox/decided").await;
-    assert!(!mine.text.contains("Refund 80"), "{}", mine.text);
+    mine.assert_lacks("Refund 80");
     let all = page(app.approver(), "/inbox/decided?all=1").await;
     let (newer, older) = (
         all.text.find("Refund 80").unwrap(),
@@ -114,20 +110,10 @@ async fn pages_show_the_last_of_several_answers_and_call_different_ones_differen
         let reply = app.approver().post(&path, &answer).await;
         assert_eq!(reply.status, 200, "{}", reply.text);
         let shown = page(app.approver(), &path).await;
-        assert!(
-            shown
-                .text
-                .contains(&format!("<p class=\"next\">{line} for you.")),
-            "{}",
-            shown.text
-        );
+        shown.assert_has(&format!("<p class=\"next\">{line} for you."));
     }
     let decided = page(app.approver(), "/inbox/decided").await;
-    assert!(
-        decided.text.contains("Calls were decided differently"),
-        "{}",
-        decided.text
-    );
+    decided.assert_has("Calls were decided differently");
     app.stop().await;
 }
 
@@ -153,12 +139,6 @@ async fn edit_that_needs_further_approvals_is_nowhere_called_an_approval(on: On)
 async fn links_of_the_decided_requests_keep_the_filters() {
     let app = TestApp::with_finance(On::Sqlite).await;
     let decided = page(app.approver(), "/inbox/decided?agent=billing").await;
-    assert!(
-        decided
-            .text
-            .contains("href=\"/inbox/decided?agent=billing&amp;all=1\""),
-        "{}",
-        decided.text
-    );
+    decided.assert_has("href=\"/inbox/decided?agent=billing&amp;all=1\"");
     app.stop().await;
 }

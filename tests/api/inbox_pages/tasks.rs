@@ -49,7 +49,7 @@ async fn timeline_of_a_task_is_its_journal_in_order(on: On) {
         "Written by the agent, not verified",
         "Completed",
     ] {
-        assert!(shown.text.contains(part), "{part}: {}", shown.text);
+        shown.assert_has(part);
     }
     assert_eq!(
         shown.text.matches("&lt;i&gt;done&lt;/i&gt;").count(),
@@ -139,13 +139,9 @@ async fn task_page_says_what_is_open_and_goes_on_with_the_script(on: On) {
         "/times.js",
         "/follow.js",
     ] {
-        assert!(shown.text.contains(part), "{part}: {}", shown.text);
+        shown.assert_has(part);
     }
-    assert!(
-        shown
-            .text
-            .contains(&format!("href=\"/resume/{}\"", held.request))
-    );
+    shown.assert_has(&format!("href=\"/resume/{}\"", held.request));
     let asked = format!("Asked <time datetime={}>", held.body["created_at"]);
     assert!(
         shown.text.contains(&asked) && !shown.text.contains("tree of"),
@@ -196,7 +192,7 @@ async fn task_page_names_the_agent_of_a_question_and_its_kind_unless_it_is_an_ap
         let reader = app.owner().header("accept-language", language);
         let shown = page(reader, &format!("/tasks/{}", question.task)).await;
         let line = format!("</span> {about} <a href=\"/resume/{}\">", question.id);
-        assert!(shown.text.contains(&line), "{line}: {}", shown.text);
+        shown.assert_has(&line);
     }
     app.stop().await;
 }
@@ -268,27 +264,16 @@ async fn tasks_are_listed_for_their_owner_and_the_tenants_for_an_admin(on: On) {
         .await;
     let mine = page(app.owner(), "/tasks").await;
     let link = format!("href=\"/tasks/{}\"", held.task);
-    assert!(
-        mine.text.contains(&link)
-            && mine.text.contains("Paused</td>")
-            && !mine.text.contains("zoe"),
-        "{}",
-        mine.text
-    );
+    mine.assert_has(&link);
+    mine.assert_has("Paused</td>");
+    mine.assert_lacks("zoe");
     let all = page(app.actor("ops-key-0123456789ab"), "/tasks").await;
-    assert!(
-        all.text.contains(&link)
-            && all.text.contains("&lt;b&gt;zoe")
-            && !all.text.contains("<b>zoe"),
-        "{}",
-        all.text
-    );
+    all.assert_has(&link);
+    all.assert_has("&lt;b&gt;zoe");
+    all.assert_lacks("<b>zoe");
     let paused = page(app.actor("ops-key-0123456789ab"), "/tasks?status=Completed").await;
-    assert!(
-        !paused.text.contains(&link) && paused.text.contains("zoe"),
-        "{}",
-        paused.text
-    );
+    paused.assert_lacks(&link);
+    paused.assert_has("zoe");
     assert!(
         page(app.stranger(), "/tasks?status=")
             .await

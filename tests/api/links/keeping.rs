@@ -23,12 +23,9 @@ async fn is_only_read(app: &TestApp, path: &str, request: &str, answers: &[&[(&s
         let shown = page_in(app, path, language).await;
         assert_eq!(shown.status, 200, "{}", shown.text);
         let next = format!("/sign-in?next=%2Fresume%2F{request}");
-        assert!(
-            shown.text.contains(words) && shown.text.contains(&next),
-            "{}",
-            shown.text
-        );
-        assert!(!shown.text.contains("<form"), "{}", shown.text);
+        shown.assert_has(words);
+        shown.assert_has(&next);
+        shown.assert_lacks("<form");
     }
     let as_owner = app.owner().request(request).await;
     let digest = as_owner.str("/digest");
@@ -36,15 +33,11 @@ async fn is_only_read(app: &TestApp, path: &str, request: &str, answers: &[&[(&s
         let fields = [&[("digest", digest.as_str())][..], fields].concat();
         let reply = press(app, path, &fields).await;
         assert_eq!(reply.status, 403, "{fields:?}: {}", reply.text);
-        assert!(
-            reply.text.contains("A link may not decide this request."),
-            "{}",
-            reply.text
-        );
+        reply.assert_has("A link may not decide this request.");
     }
     let now = app.owner().request(request).await;
     assert_eq!(now.str("/status"), "pending");
-    assert!(!now.text.contains("\"door\":\"link\""), "{}", now.text);
+    now.assert_lacks("\"door\":\"link\"");
 }
 
 #[apply(on_both)]
@@ -143,7 +136,7 @@ async fn link_opens_no_other_request_no_task_and_no_session(on: On) {
         "<script",
         "/inbox",
     ] {
-        assert!(!shown.text.contains(foreign), "{foreign}: {}", shown.text);
+        shown.assert_lacks(foreign);
     }
     assert!(shown.headers.get("set-cookie").is_none());
     let digest = other.digest();
@@ -191,11 +184,8 @@ async fn link_takes_nothing_from_a_key_and_gives_nothing_to_one(on: On) {
             .get(&path)
             .await;
         assert_eq!(with.status, 200, "{header}");
-        assert!(
-            with.text.contains("For dora (dora@acme.example)."),
-            "{header}: {}",
-            with.text
-        );
+        with.about(&header)
+            .assert_has("For dora (dora@acme.example).");
     }
     let fred = link("fred", &held.request);
     let approver = app.approver().accept_html().get(&fred).await;

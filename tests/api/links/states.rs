@@ -16,7 +16,7 @@ async fn says_in_both(app: &TestApp, path: &str, words: [&[&str]; 2], form: bool
         let shown = page_in(app, path, language).await;
         assert_eq!(shown.status, 200, "{}", shown.text);
         for word in words {
-            assert!(shown.text.contains(word), "{word}: {}", shown.text);
+            shown.assert_has(word);
         }
         assert_eq!(shown.text.contains("<form"), form, "{}", shown.text);
     }
@@ -26,7 +26,7 @@ async fn says_in_both(app: &TestApp, path: &str, words: [&[&str]; 2], form: bool
 async fn says_no_end(app: &TestApp, path: &str) {
     for (language, words) in [("en", "Your link works until"), ("zh", "此链接有效至")] {
         let shown = page_in(app, path, language).await;
-        assert!(!shown.text.contains(words), "{}", shown.text);
+        shown.assert_lacks(words);
     }
 }
 
@@ -69,13 +69,9 @@ async fn decided_request_says_by_whom_and_has_no_form(on: On) {
     assert_eq!(late.status, 409);
     let back = format!("href=\"{path}\"");
     for words in ["The first decision counts: bob", &back] {
-        assert!(late.text.contains(words), "{words}: {}", late.text);
+        late.assert_has(words);
     }
-    assert!(
-        !late.text.contains(&format!("/resume/{}", held.request)),
-        "{}",
-        late.text
-    );
+    late.assert_lacks(&format!("/resume/{}", held.request));
     let journal = items(&app, &held.task).await;
     assert_eq!(
         journal
@@ -108,11 +104,7 @@ async fn expired_request_says_so_and_has_no_form(on: On) {
     says_no_end(&app, &path).await;
     let late = press(&app, &path, &[("digest", &digest), ("action", "approve")]).await;
     assert_eq!(late.status, 410);
-    assert!(
-        late.text.contains("The request has expired"),
-        "{}",
-        late.text
-    );
+    late.assert_has("The request has expired");
     assert_eq!(app.tool.ledger().len(), 0);
     app.stop().await;
 }
@@ -134,11 +126,7 @@ async fn withdrawn_request_says_so_and_has_no_form(on: On) {
     says_no_end(&app, &path).await;
     let late = press(&app, &path, &[("digest", &digest), ("action", "approve")]).await;
     assert_eq!(late.status, 409);
-    assert!(
-        late.text.contains("The request was withdrawn"),
-        "{}",
-        late.text
-    );
+    late.assert_has("The request was withdrawn");
     app.stop().await;
 }
 
@@ -178,7 +166,7 @@ async fn page_of_a_link_permits_no_script_no_index_no_copy_and_no_referrer() {
         ] {
             assert_eq!(reply.header(name), value, "{path} {name}");
         }
-        assert!(!reply.text.contains("<script"), "{}", reply.text);
+        reply.assert_lacks("<script");
     }
     app.stop().await;
 }
@@ -228,8 +216,8 @@ async fn form_of_a_link_with_a_mistake_comes_back_with_what_was_written() {
         let again = press(&app, &path, &fields).await;
         assert_eq!(again.status, 422, "{}", again.text);
         assert!(again.text.contains(&long) && again.text.contains("For dora"));
-        assert!(again.text.contains(&format!("action=\"{path}\"")));
-        assert!(!again.text.contains("<script"));
+        again.assert_has(&format!("action=\"{path}\""));
+        again.assert_lacks("<script");
     }
     app.stop().await;
 }

@@ -225,7 +225,7 @@ async fn approval_needs_no_elicitation_by_the_client(on: On) {
         begun.text
     );
     let held = call(&app, "0", &refund(120)).await;
-    assert!(!held.text.contains("elicitation"), "{}", held.text);
+    held.assert_lacks("elicitation");
     answer(&app, &held, &json!({"action": "approve"})).await;
     assert!(!result_text(&call(&app, "10", &refund(120)).await).1);
     assert_eq!(app.tool.count(), 1);

@@ -217,7 +217,7 @@ async fn message_with_two_session_headers_is_refused() {
             let reply = post_as(actor, &message).await;
             let error = (reply.status, &reply.body["error"]["code"]);
             assert_eq!(error, (400, &json!(-32020)), "{message} {second}");
-            assert!(reply.text.contains("is sent twice"), "{}", reply.text);
+            reply.assert_has("is sent twice");
         }
     }
     assert_eq!(app.tool.count(), 0);

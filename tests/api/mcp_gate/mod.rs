@@ -154,7 +154,7 @@ async fn message_that_readers_could_understand_differently_is_refused() {
     }
     let long = json!({"jsonrpc": "2.0", "id": "x".repeat(257), "method": "ping"}).to_string();
     let long = post_text(&app, &long).await;
-    assert!(long.text.contains("at most 256 bytes"), "{}", long.text);
+    long.assert_has("at most 256 bytes");
     let inside = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"refund","arguments":{"order":1,"order":2,"amount":5}}}"#;
     let inside = post_text(&app, inside).await;
     assert_eq!(inside.body["result"]["isError"], true, "{}", inside.text);
@@ -191,6 +191,6 @@ async fn newest_revision_needs_its_headers_and_may_come_back_nine_times() {
     let mut params = refund(120);
     params["requestState"] = json!("hp1.00000000-0000-0000-0000-000000000000.9");
     let last = post(&app, "1", &newest("tools/call", params)).await;
-    assert!(last.text.contains("HELD."), "{}", last.text);
+    last.assert_has("HELD.");
     app.stop().await;
 }

@@ -86,6 +86,6 @@ async fn page_shows_the_users_message_however_many_calls_come_before_the_questio
     let path = format!("/resume/{}", held.str("/pending/0/request_id"));
     let page = app.anonymous().accept_html().get(&path).await;
     let message = "<blockquote dir=\"auto\">Refund order 17.</blockquote>";
-    assert!(page.text.contains(message), "{}", page.text);
+    page.assert_has(message);
     app.stop().await;
 }

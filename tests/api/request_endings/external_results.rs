@@ -39,11 +39,7 @@ async fn external_result_is_passed_on_as_it_was_written(on: On) {
         assert_eq!(last_tool_results(&app), [passed_on]);
         let late = answer().await;
         late.assert_code(409, "already_decided");
-        assert!(
-            late.text.contains(&format!(r#""result":{result}"#)),
-            "{}",
-            late.text
-        );
+        late.assert_has(&format!(r#""result":{result}"#));
         let journal = items(&app, &question.task).await;
         assert_eq!(
             results_of(&journal, &question.call)[0]["content"],
@@ -54,11 +50,9 @@ async fn external_result_is_passed_on_as_it_was_written(on: On) {
             format!("/v1/tasks/{}/items", question.task),
         ] {
             let shown = app.owner().get(&path).await;
-            assert!(
-                shown.text.contains(&format!(r#""result":{result}"#)),
-                "{path}: {}",
-                shown.text
-            );
+            shown
+                .about(&path)
+                .assert_has(&format!(r#""result":{result}"#));
         }
     }
     assert!(app.tool.ledger().is_empty());

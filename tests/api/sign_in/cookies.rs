@@ -31,12 +31,8 @@ async fn cookie_and_links_follow_the_public_url(on: On) {
         .anonymous()
         .get(&format!("/sign-in?next={}", encoded(&next)))
         .await;
-    assert!(
-        page.text.contains(r#"action="/base/sign-in""#)
-            && page.text.contains(&format!(r#"value="{next}""#)),
-        "{}",
-        page.text
-    );
+    page.assert_has(r#"action="/base/sign-in""#);
+    page.assert_has(&format!(r#"value="{next}""#));
     let entered = post(
         &app.anonymous().header("origin", "https://hold.example"),
         "/sign-in",
@@ -63,11 +59,7 @@ async fn cookie_and_links_follow_the_public_url(on: On) {
     );
     let cookie = entered.cookie();
     let home = browser(&app, &cookie).get("/sign-in").await;
-    assert!(
-        home.text.contains(r#"action="/base/sign-out""#),
-        "{}",
-        home.text
-    );
+    home.assert_has(r#"action="/base/sign-out""#);
     let left = browser(&app, &cookie).hit("/sign-out").await;
     assert_eq!(left.header("location"), "/base/sign-in");
     assert_eq!(

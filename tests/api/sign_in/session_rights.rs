@@ -119,11 +119,8 @@ async fn session_expires_after_twelve_hours(on: On) {
         .await;
     assert_eq!(program(&app, &cookie).get("/v1/me").await.status, 401);
     let page = browser(&app, &cookie).get("/sign-in").await;
-    assert!(
-        page.text.contains(r#"name="key""#),
-        "the page offers the sign-in again: {}",
-        page.text
-    );
+    page.about(&"the page offers the sign-in again")
+        .assert_has(r#"name="key""#);
     app.stop().await;
 }
 

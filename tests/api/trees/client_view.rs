@@ -87,10 +87,10 @@ async fn request_of_a_sub_agent_is_shown_at_its_root(on: On) {
             .accept_html()
             .get(&format!("/tasks/{task}"))
             .await;
-        assert!(page.text.contains("tree of 3"), "{}", page.text);
+        page.assert_has("tree of 3");
     }
     let page = app.owner().accept_html().request(request).await;
-    assert!(page.text.contains("supervisor › analyst"), "{}", page.text);
+    page.assert_has("supervisor › analyst");
 
     let end = app.owner().approve(request).await;
     end.assert_status(200, "Completed");

@@ -48,11 +48,8 @@ async fn other_spelling_of_the_owner_may_not_decide(on: On) {
             .header("accept", HTML)
             .get(&format!("{path}/approve"))
             .await;
-        assert!(
-            page.status == 200 && !page.text.contains("<button"),
-            "{}",
-            page.text
-        );
+        assert_eq!(page.status, 200, "{}", page.text);
+        page.assert_lacks("<button");
         let seen = twin().get(&path).await;
         assert_eq!(
             (&seen.body["can_decide"], &seen.body["allowed_actions"]),
@@ -111,11 +108,8 @@ async fn two_spellings_of_one_approver_are_one_vote(on: On) {
             1
         );
         let page = finance(&app, twin).header("accept", HTML).get(&path).await;
-        assert!(
-            page.status == 200 && !page.text.contains("<button"),
-            "{}",
-            page.text
-        );
+        assert_eq!(page.status, 200, "{}", page.text);
+        page.assert_lacks("<button");
         assert_eq!(app.tool.ledger().len(), round);
         app.model.then(text_answer("refunded"));
         // The rule names the approver `Eve`. This HTTP request spells the name differently and
