@@ -4,7 +4,6 @@ mod decided_requests;
 mod tasks;
 
 use macro_rules_attribute::apply;
-use reqwest::Method;
 use serde_json::json;
 
 use super::approval_cycle::on_both;
@@ -89,11 +88,7 @@ async fn browser_at_the_root_is_led_to_the_inbox_and_a_program_finds_nothing(on:
     let out = page(app.anonymous(), "/inbox").await;
     out.assert_header(303, "location", "/sign-in?next=%2Finbox");
     assert_eq!(app.anonymous().get("/inbox").await.status, 401);
-    let form = ("application/x-www-form-urlencoded", format!("key={BOB}"));
-    let entered = app
-        .anonymous()
-        .send(Method::POST, "/sign-in", Some(form))
-        .await;
+    let entered = app.anonymous().submit("/sign-in", &[("key", BOB)]).await;
     entered.assert_header(303, "location", "/inbox");
     app.stop().await;
 }

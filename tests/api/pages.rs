@@ -6,7 +6,6 @@ mod origins;
 mod user_messages;
 
 use macro_rules_attribute::apply;
-use reqwest::Method;
 
 use super::approval_cycle::on_both;
 use crate::support::fake_chat_completions::{calls, text_answer};
@@ -92,16 +91,11 @@ async fn person_with_only_a_browser_can_decide(on: On) {
     );
     assert!(app.tool.ledger().is_empty(), "reading changes nothing");
     app.model.then(text_answer("ok"));
-    let form = format!("digest={}", digest.replace(':', "%3A"));
     let posted = app
         .anonymous()
         .accept_html()
         .header("origin", &app.url())
-        .send(
-            Method::POST,
-            &format!("{path}/approve"),
-            Some(("application/x-www-form-urlencoded", form)),
-        )
+        .submit(&format!("{path}/approve"), &[("digest", &digest)])
         .await;
     assert_eq!(posted.status, 303, "{}", posted.text);
     assert!(
@@ -129,18 +123,23 @@ async fn page_answers_each_call_as_it_was_chosen(on: On) {
     let path = format!("/resume/{}", held.str("/pending/0/request_id"));
     let id = |index: usize| held.str(&format!("/pending/0/tool_calls/{index}/tool_call_id"));
     let name = |index: usize, part: &str| format!("call.{}.{part}", id(index));
-    let chosen = Some(form(&[
-        ("digest", &held.str("/pending/0/digest")),
-        (&name(0, "action"), "approve"),
-        (&name(0, "arguments"), &amounts[0]),
-        (&name(0, "reason"), ""),
-        (&name(1, "action"), "reject"),
-        (&name(1, "reason"), "not this one"),
-        (&name(2, "action"), ""),
-        (&name(2, "arguments"), &amounts[2]),
-        ("then", "continue"),
-    ]));
-    let posted = app.anonymous().send(Method::POST, &path, chosen).await;
+    let posted = app
+        .anonymous()
+        .submit(
+            &path,
+            &[
+                ("digest", &held.str("/pending/0/digest")),
+                (&name(0, "action"), "approve"),
+                (&name(0, "arguments"), &amounts[0]),
+                (&name(0, "reason"), ""),
+                (&name(1, "action"), "reject"),
+                (&name(1, "reason"), "not this one"),
+                (&name(2, "action"), ""),
+                (&name(2, "arguments"), &amounts[2]),
+                ("then", "continue"),
+            ],
+        )
+        .await;
     assert_eq!(posted.status, 303, "{}", posted.text);
     let half = app.anonymous().get(&path).await;
     assert_eq!(half.str("/status"), "pending");
@@ -150,11 +149,7 @@ async fn page_answers_each_call_as_it_was_chosen(on: On) {
     app.model.then(text_answer("ok"));
     let rest = app
         .anonymous()
-        .send(
-            Method::POST,
-            &format!("{path}/approve"),
-            Some(form(&[("reason", "")])),
-        )
+        .submit(&format!("{path}/approve"), &[("reason", "")])
         .await;
     assert_eq!(rest.status, 303, "{}", rest.text);
     app.tool.reached(2).await;
@@ -174,14 +169,13 @@ async fn call_left_beside_an_own_approval_is_rejected_on_the_page(on: On) {
     let [approved, left] =
         [0, 1].map(|index: usize| held.str(&format!("/pending/0/tool_calls/{index}/tool_call_id")));
     let browser = || app.approver().accept_html().header("origin", &app.url());
-    let first = Some(form(&[(&format!("call.{approved}.action"), "approve")]));
-    let posted = browser().send(Method::POST, &path, first).await;
+    let posted = browser()
+        .submit(&path, &[(&format!("call.{approved}.action"), "approve")])
+        .await;
     assert_eq!(posted.status, 303, "{}", posted.text);
     // The person has approved one of the calls, so the service refuses a rejection of the whole
     // request.
-    let whole = browser()
-        .send(Method::POST, &format!("{path}/reject"), Some(form(&[])))
-        .await;
+    let whole = browser().submit(&format!("{path}/reject"), &[]).await;
     assert_eq!(whole.status, 409, "{}", whole.text);
     let one = browser().get(&format!("{path}/reject")).await;
     one.assert_has("You may not give this answer here.");
@@ -195,12 +189,12 @@ async fn call_left_beside_an_own_approval_is_rejected_on_the_page(on: On) {
     }
     page.assert_lacks("/reject\"");
     let digest = held.str("/pending/0/digest");
-    let reject = Some(form(&[
-        ("digest", &digest),
-        (&reason, "no"),
-        (&action, "reject"),
-    ]));
-    let posted = browser().send(Method::POST, &path, reject).await;
+    let posted = browser()
+        .submit(
+            &path,
+            &[("digest", &digest), (&reason, "no"), (&action, "reject")],
+        )
+        .await;
     assert_eq!(posted.status, 303, "{}", posted.text);
     let after = app.approver().get(&path).await;
     assert_eq!(
@@ -223,11 +217,7 @@ async fn refusal_of_a_page_post_is_shown_on_a_page(on: On) {
     let stale = app
         .approver()
         .accept_html()
-        .send(
-            Method::POST,
-            &approve,
-            Some(form(&[("digest", "sha256:0")])),
-        )
+        .submit(&approve, &[("digest", "sha256:0")])
         .await;
     assert_eq!(stale.status, 412, "{}", stale.text);
     stale.assert_has(&format!("href=\"{path}\""));
@@ -235,34 +225,16 @@ async fn refusal_of_a_page_post_is_shown_on_a_page(on: On) {
     let twice = app
         .approver()
         .accept_html()
-        .send(
-            Method::POST,
-            &approve,
-            Some(form(&[("reason", "a"), ("reason", "b")])),
-        )
+        .submit(&approve, &[("reason", "a"), ("reason", "b")])
         .await;
     assert_eq!(twice.status, 400, "{}", twice.text);
     twice.assert_has(&format!("href=\"{path}\""));
-    let other = app
-        .owner()
-        .accept_html()
-        .send(Method::POST, &approve, Some(form(&[])))
-        .await;
+    let other = app.owner().accept_html().submit(&approve, &[]).await;
     assert_eq!(other.status, 403, "{}", other.text);
     other.assert_has("Other people decide this.");
     app.model.then(text_answer("ok"));
-    assert_eq!(
-        app.approver()
-            .send(Method::POST, &approve, Some(form(&[])))
-            .await
-            .status,
-        303
-    );
-    let late = app
-        .approver()
-        .accept_html()
-        .send(Method::POST, &approve, Some(form(&[])))
-        .await;
+    assert_eq!(app.approver().submit(&approve, &[]).await.status, 303);
+    let late = app.approver().accept_html().submit(&approve, &[]).await;
     assert_eq!(late.status, 409, "{}", late.text);
     late.assert_has("The first decision counts: bob approved at ");
     app.stop().await;
@@ -278,7 +250,7 @@ async fn refusal_of_a_page_post_is_in_the_language_of_its_reader(on: On) {
         .owner()
         .accept_html()
         .header("accept-language", "zh-CN,zh;q=0.9,en;q=0.1");
-    let page = chinese.send(Method::POST, &approve, Some(form(&[]))).await;
+    let page = chinese.submit(&approve, &[]).await;
     assert_eq!(page.status, 403, "{}", page.text);
     page.assert_has("此请求由其他人决定");
     assert!(
@@ -305,12 +277,4 @@ async fn refusal_of_a_page_post_is_in_the_language_of_its_reader(on: On) {
             .any(|vary| vary == "Accept-Language")
     );
     app.stop().await;
-}
-
-/// Returns the content type and the body that a browser sends for a form with these fields.
-pub(super) fn form(fields: &[(&str, &str)]) -> (&'static str, String) {
-    let body = url::form_urlencoded::Serializer::new(String::new())
-        .extend_pairs(fields)
-        .finish();
-    ("application/x-www-form-urlencoded", body)
 }

@@ -4,18 +4,14 @@
 use std::time::Duration;
 
 use macro_rules_attribute::apply;
-use reqwest::Method;
 
 use super::approval_cycle::on_both;
 use crate::support::test_app::{ALICE, BOB, On, Reply, TestApp, refunds};
 use crate::support::test_clock::TestClock;
 
 async fn sign_in(app: &TestApp, key: &str, accept: &str) -> Reply {
-    let form = ("application/x-www-form-urlencoded", format!("key={key}"));
-    app.anonymous()
-        .header("accept", accept)
-        .send(Method::POST, "/sign-in", Some(form))
-        .await
+    let browser = app.anonymous().header("accept", accept);
+    browser.submit("/sign-in", &[("key", key)]).await
 }
 
 async fn try_key(app: &TestApp, number: u32) -> Reply {

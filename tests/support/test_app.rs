@@ -386,11 +386,7 @@ impl TestApp {
 
     /// Signs in with this key, as a browser does. Returns the cookie that the service sets.
     pub async fn sign_in(&self, key: &str) -> String {
-        let form = ("application/x-www-form-urlencoded", format!("key={key}"));
-        let entered = self
-            .anonymous()
-            .send(reqwest::Method::POST, "/sign-in", Some(form))
-            .await;
+        let entered = self.anonymous().submit("/sign-in", &[("key", key)]).await;
         assert_eq!(entered.status, 303, "{}", entered.text);
         entered.cookie()
     }

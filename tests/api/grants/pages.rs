@@ -2,22 +2,16 @@
 //! decision only if the checkbox is ticked. The page `/grants` shows and ends standing decisions.
 
 use macro_rules_attribute::apply;
-use reqwest::Method;
 
 use super::super::approval_cycle::on_both;
-use super::super::pages::form;
 use super::{finance, listed, page, remembered};
 use crate::support::fake_chat_completions::text_answer;
-use crate::support::test_app::{On, Reply, TestApp};
-
-async fn post_form(app: &TestApp, path: &str, fields: &[(&str, &str)]) -> Reply {
-    let body = Some(form(fields));
-    app.approver().send(Method::POST, path, body).await
-}
+use crate::support::test_app::On;
 
 #[apply(on_both)]
 async fn page_offers_to_remember_and_remembers_only_what_is_ticked(on: On) {
     let app = finance(on).await;
+    let approver = app.approver();
     let held = app.held().await;
     let path = format!("/resume/{}", held.request);
     let shown = page(app.approver(), &path).await.text;
@@ -48,10 +42,10 @@ async fn page_offers_to_remember_and_remembers_only_what_is_ticked(on: On) {
         ("remember.expires_in", "15m"),
     ];
     let ticked = [&unticked[..], &[("remember", "yes")]].concat();
-    let rejected = post_form(&app, &format!("{path}/reject"), &ticked).await;
+    let rejected = approver.submit(&format!("{path}/reject"), &ticked).await;
     assert_eq!(rejected.status, 422, "{}", rejected.text);
     app.model.then(text_answer("done"));
-    let approved = post_form(&app, &format!("{path}/approve"), &unticked).await;
+    let approved = approver.submit(&format!("{path}/approve"), &unticked).await;
     assert_eq!(
         (approved.status, listed(app.approver()).await.len()),
         (303, 0),
@@ -77,11 +71,11 @@ async fn page_offers_to_remember_and_remembers_only_what_is_ticked(on: On) {
         &[("remember.expires_in", "7d"), ("remember", "yes")],
     ]
     .concat();
-    let refused = post_form(&app, &format!("{path}/approve"), &beyond).await;
+    let refused = approver.submit(&format!("{path}/approve"), &beyond).await;
     assert_eq!(refused.status, 422, "{}", refused.text);
     refused.assert_has("4h at most");
     app.model.then(text_answer("done"));
-    let approved = post_form(&app, &format!("{path}/approve"), ticked).await;
+    let approved = approver.submit(&format!("{path}/approve"), ticked).await;
     assert_eq!(
         (approved.status, listed(app.approver()).await.len()),
         (303, 1),
@@ -135,15 +129,12 @@ async fn page_of_standing_decisions_shows_and_ends_them(on: On) {
     chinese.assert_has("已使用 0 次");
     assert_eq!(
         app.stranger()
-            .send(Method::POST, &format!("/grants/{id}"), Some(form(&[])))
+            .submit(&format!("/grants/{id}"), &[])
             .await
             .status,
         403
     );
-    let ended = app
-        .approver()
-        .send(Method::POST, &format!("/grants/{id}"), Some(form(&[])))
-        .await;
+    let ended = app.approver().submit(&format!("/grants/{id}"), &[]).await;
     ended.assert_header(303, "location", "/grants");
     let after = page(app.approver(), "/grants").await.text;
     assert!(

@@ -2,10 +2,9 @@
 //! sign-in as another user, the browser goes to the page that the person wanted.
 
 use macro_rules_attribute::apply;
-use reqwest::Method;
 
 use super::super::approval_cycle::on_both;
-use super::{FORM, ZH, finance};
+use super::{ZH, finance};
 use crate::support::test_app::{ALICE, BOB, CAROL, On, TestApp};
 
 #[apply(on_both)]
@@ -43,8 +42,8 @@ async fn wrong_account_is_told_who_it_is_and_comes_back_as_another(on: On) {
         other.assert_has("carol");
         other.assert_has("name=\"key\"");
         other.assert_has(&format!("name=\"next\" value=\"{path}\""));
-        let form = Some((FORM, format!("key={BOB}&next={next}")));
-        let entered = carol.send(Method::POST, "/sign-in", form).await;
+        let fields = [("key", BOB), ("next", path.as_str())];
+        let entered = carol.submit("/sign-in", &fields).await;
         entered.assert_header(303, "location", &path);
         let session = entered.cookie();
         let bob = app
@@ -93,9 +92,7 @@ async fn wrong_account_comes_back_to_the_page_whose_form_was_refused(on: On) {
         (format!("{page}/cancel"), page.as_str()),
         (format!("/grants/{}", held.task), "/grants"),
     ] {
-        let refused = carol
-            .send(Method::POST, &action, Some((FORM, String::new())))
-            .await;
+        let refused = carol.submit(&action, &[]).await;
         assert!([403, 404].contains(&refused.status), "{}", refused.text);
         let link = format!("<a href=\"/sign-in?next={}\">", page.replace('/', "%2F"));
         refused.assert_has(&link);

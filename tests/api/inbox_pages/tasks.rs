@@ -1,11 +1,9 @@
 //! Tests the pages of tasks: their list, their timelines, and the form that cancels a task.
 
 use macro_rules_attribute::apply;
-use reqwest::Method;
 use serde_json::json;
 
 use super::super::approval_cycle::on_both;
-use super::super::pages::form;
 use super::super::request_kinds::{ask, asking};
 use super::{CRON, finance, page, refund, timeline};
 use crate::support::fake_chat_completions::{calls, text_answer};
@@ -214,17 +212,11 @@ async fn task_page_cancels_the_task_for_those_who_may_in_two_steps(on: On) {
         "an approver may not cancel"
     );
     let cancel = format!("{path}/cancel");
-    assert_eq!(
-        app.approver()
-            .send(Method::POST, &cancel, Some(form(&[])))
-            .await
-            .status,
-        403
-    );
+    assert_eq!(app.approver().submit(&cancel, &[]).await.status, 403);
     assert_eq!(app.owner().get(&path).await.status, 200);
     for replayed in ["", "true"] {
         let owner = app.owner().keyed("k");
-        let canceled = owner.send(Method::POST, &cancel, Some(form(&[]))).await;
+        let canceled = owner.submit(&cancel, &[]).await;
         let said = (
             canceled.header("location"),
             canceled.header("idempotency-replayed"),
@@ -240,10 +232,7 @@ async fn task_page_cancels_the_task_for_those_who_may_in_two_steps(on: On) {
         app.owner().request(&held.request).await.str("/status"),
         "withdrawn"
     );
-    let again = app
-        .owner()
-        .send(Method::POST, &cancel, Some(form(&[])))
-        .await;
+    let again = app.owner().submit(&cancel, &[]).await;
     assert_eq!(
         again.status, 303,
         "a repetition changes nothing: {}",

@@ -2,7 +2,6 @@
 //! answer by link. A link can never answer a different request.
 
 use macro_rules_attribute::apply;
-use reqwest::Method;
 
 use super::super::approval_cycle::on_both;
 use super::super::request_kinds::{ASKING, ask};
@@ -215,17 +214,9 @@ async fn refusal_by_link_shows_no_other_open_request(on: On) {
             .replace("/refund\"", "/elsewhere\"")
     })
     .await;
-    let body = url::form_urlencoded::Serializer::new(String::new())
-        .extend_pairs([("digest", digest.as_str()), ("action", "approve")])
-        .finish();
     let client = app.anonymous().header("origin", &app.url());
-    let reply = client
-        .send(
-            Method::POST,
-            &path,
-            Some(("application/x-www-form-urlencoded", body)),
-        )
-        .await;
+    let fields = [("digest", digest.as_str()), ("action", "approve")];
+    let reply = client.submit(&path, &fields).await;
     reply.assert_code(409, "request_withdrawn");
     assert!(reply.body.get("pending").is_none(), "{}", reply.text);
     app.stop().await;

@@ -7,8 +7,6 @@ mod refused;
 mod scanned;
 mod states;
 
-use reqwest::Method;
-
 use crate::support::links::{DECIDING, PEOPLE, SEALING_KEY};
 use crate::support::test_app::{ACCOUNTS, On, REFUNDS, Reply, TestApp};
 
@@ -48,17 +46,13 @@ async fn press(app: &TestApp, path: &str, fields: &[(&str, &str)]) -> Reply {
 }
 
 async fn press_from(app: &TestApp, path: &str, fields: &[(&str, &str)], origin: &str) -> Reply {
-    let body: String = url::form_urlencoded::Serializer::new(String::new())
-        .extend_pairs(fields)
-        .finish();
-    let kind = "application/x-www-form-urlencoded";
     let browser = app.anonymous().header("accept", "text/html,*/*;q=0.8");
     let browser = if origin.is_empty() {
         browser
     } else {
         browser.header("origin", origin)
     };
-    browser.send(Method::POST, path, Some((kind, body))).await
+    browser.submit(path, fields).await
 }
 
 /// Waits until a task has ended, because the reply to an answer by link does not wait for the end.

@@ -1,32 +1,36 @@
 //! Tests how a person edits the arguments of a call on its page, and what a refused edit returns.
 
 use macro_rules_attribute::apply;
-use reqwest::Method;
 
 use super::super::approval_cycle::on_both;
-use super::{HeldRefund, form, hold_refund};
+use super::{HeldRefund, hold_refund};
 use crate::support::fake_chat_completions::text_answer;
-use crate::support::test_app::{On, TestApp};
+use crate::support::test_app::{Actor, On, TestApp};
 
 #[apply(on_both)]
 async fn arguments_changed_in_the_fields_of_the_page_run(on: On) {
     let app = TestApp::open(on).await;
     let HeldRefund { path, digest, call } = hold_refund(&app).await;
-    let edit = |amount: &str| {
-        Some(form(&[
-            ("digest", &digest),
-            (&format!("call.{call}.action"), "edit"),
-            (&format!("call.{call}.field.order"), "17"),
-            (&format!("call.{call}.field.amount"), amount),
-            (
-                &format!("call.{call}.arguments"),
-                r#"{"order":17,"amount":50}"#,
-            ),
-        ]))
+    let edit = async |amount: &str| {
+        let browser = app.anonymous().accept_html().header("origin", &app.url());
+        browser
+            .submit(
+                &path,
+                &[
+                    ("digest", &digest),
+                    (&format!("call.{call}.action"), "edit"),
+                    (&format!("call.{call}.field.order"), "17"),
+                    (&format!("call.{call}.field.amount"), amount),
+                    (
+                        &format!("call.{call}.arguments"),
+                        r#"{"order":17,"amount":50}"#,
+                    ),
+                ],
+            )
+            .await
     };
-    let browser = || app.anonymous().accept_html().header("origin", &app.url());
     for (amount, said) in [("-3.25", "greater"), ("much", "a number")] {
-        let page = browser().send(Method::POST, &path, edit(amount)).await;
+        let page = edit(amount).await;
         assert_eq!(page.status, 422, "{}", page.text);
         let field = format!("href=\"#edit-call_2e_{call}_2e_field_2e_amount\"");
         assert!(
@@ -37,7 +41,7 @@ async fn arguments_changed_in_the_fields_of_the_page_run(on: On) {
     }
     assert!(app.tool.ledger().is_empty(), "nothing was stored");
     app.model.then(text_answer("ok"));
-    let done = browser().send(Method::POST, &path, edit("20.10")).await;
+    let done = edit("20.10").await;
     assert_eq!(done.status, 303, "{}", done.text);
     app.tool.reached(1).await;
     let after = app.anonymous().accept_html().get(&path).await;
@@ -49,12 +53,17 @@ async fn arguments_changed_in_the_fields_of_the_page_run(on: On) {
 async fn form_that_does_not_fit_comes_back_with_what_was_typed(on: On) {
     let app = TestApp::open(on).await;
     let HeldRefund { path, digest, call } = hold_refund(&app).await;
-    let edit = |text: &str| {
-        Some(form(&[
-            ("digest", &digest),
-            (&format!("call.{call}.action"), "edit"),
-            (&format!("call.{call}.arguments"), text),
-        ]))
+    let edit = async |actor: Actor<'_>, text: &str| {
+        actor
+            .submit(
+                &path,
+                &[
+                    ("digest", &digest),
+                    (&format!("call.{call}.action"), "edit"),
+                    (&format!("call.{call}.arguments"), text),
+                ],
+            )
+            .await
     };
     let browser = || app.anonymous().accept_html().header("origin", &app.url());
     for (typed, said) in [
@@ -63,7 +72,7 @@ async fn form_that_does_not_fit_comes_back_with_what_was_typed(on: On) {
         (r#"{"order":17,"amount":1,"amount":2}"#, "unambiguous JSON"),
         ("[]", "an object: the full replacement"),
     ] {
-        let page = browser().send(Method::POST, &path, edit(typed)).await;
+        let page = edit(browser(), typed).await;
         assert_eq!(page.status, 422, "{}", page.text);
         assert!(page.header("content-type").starts_with("text/html"));
         assert_eq!(page.header("cache-control"), "no-store");
@@ -77,27 +86,17 @@ async fn form_that_does_not_fit_comes_back_with_what_was_typed(on: On) {
         ] {
             page.assert_has(part);
         }
-        let program = app.anonymous().send(Method::POST, &path, edit(typed)).await;
+        let program = edit(app.anonymous(), typed).await;
         program.assert_header(422, "content-type", "application/problem+json");
     }
     let unknown = browser()
-        .send(
-            Method::POST,
-            &path,
-            Some(form(&[("action", "approve"), ("<x>", "1")])),
-        )
+        .submit(&path, &[("action", "approve"), ("<x>", "1")])
         .await;
     assert_eq!(unknown.status, 422, "{}", unknown.text);
     unknown.assert_has("/&lt;x&gt;");
     assert!(app.tool.ledger().is_empty(), "nothing was stored");
     app.model.then(text_answer("ok"));
-    let done = browser()
-        .send(
-            Method::POST,
-            &path,
-            edit("{\"order\": 17,\r\n \"amount\": 20.10}"),
-        )
-        .await;
+    let done = edit(browser(), "{\"order\": 17,\r\n \"amount\": 20.10}").await;
     assert_eq!(done.status, 303, "{}", done.text);
     app.tool.reached(1).await;
     let after = app.anonymous().accept_html().get(&path).await;
@@ -120,9 +119,10 @@ async fn edit_that_holds_a_secret_comes_back_without_it(on: On) {
         format!(r#"{{"order":17,"amount":1,"x":"{secret}"}}"#),
         format!(r#"{{"x":"{secret}""#),
     ] {
-        let edit = Some(form(&[(&action, "edit"), (&arguments, &typed)]));
         let browser = app.anonymous().accept_html().header("origin", &app.url());
-        let page = browser.send(Method::POST, &path, edit).await;
+        let page = browser
+            .submit(&path, &[(&action, "edit"), (&arguments, &typed)])
+            .await;
         assert_eq!(page.status, 422, "{}", page.text);
         page.assert_lacks(secret);
     }

@@ -88,6 +88,15 @@ impl Actor<'_> {
         self.post("/v1/tasks", &json!({"input": input})).await
     }
 
+    /// Posts these fields, as a browser posts a form.
+    pub async fn submit(&self, path: &str, fields: &[(&str, &str)]) -> Reply {
+        let form = url::form_urlencoded::Serializer::new(String::new())
+            .extend_pairs(fields)
+            .finish();
+        let body = Some(("application/x-www-form-urlencoded", form));
+        self.send(Method::POST, path, body).await
+    }
+
     /// Sends a POST of any bytes, labelled as JSON.
     pub async fn bytes(&self, path: &str, bytes: Vec<u8>) -> Reply {
         self.exchange(Method::POST, path, Some(("application/json", bytes)))
