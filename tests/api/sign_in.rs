@@ -29,6 +29,12 @@ async fn post(actor: &Actor<'_>, path: &str, form: &str) -> Reply {
         .await
 }
 
+/// Signs in with this key, on a form that leads to `next`.
+async fn enter(actor: &Actor<'_>, key: &str, next: &str) -> Reply {
+    let fields = [("key", key), ("next", next)];
+    actor.submit("/sign-in", &fields).await
+}
+
 /// Signs in with this key. Returns the cookie that the sign-in sets, as a browser sends it back.
 async fn cookie(app: &TestApp, key: &str) -> String {
     let entered = post(&app.anonymous(), "/sign-in", &format!("key={key}")).await;
@@ -93,12 +99,7 @@ async fn browser_without_a_session_is_led_to_the_form_of_the_sign_in(on: On) {
 #[apply(on_both)]
 async fn sign_in_with_an_unknown_key_is_refused_and_offered_again(on: On) {
     let (app, path) = with_request(on).await;
-    let wrong = post(
-        &own_page(&app),
-        "/sign-in",
-        &format!("key=wrong-key-0123456789&next={}", encoded(&path)),
-    )
-    .await;
+    let wrong = enter(&own_page(&app), "wrong-key-0123456789", &path).await;
     wrong.assert_header(401, "www-authenticate", "Bearer");
     wrong.assert_has("This key is unknown");
     wrong.assert_has(&format!(r#"value="{path}""#));
@@ -109,12 +110,7 @@ async fn sign_in_with_an_unknown_key_is_refused_and_offered_again(on: On) {
 #[apply(on_both)]
 async fn sign_in_sets_a_cookie_of_32_bytes_and_leads_back(on: On) {
     let (app, path) = with_request(on).await;
-    let entered = post(
-        &own_page(&app),
-        "/sign-in",
-        &format!("key={BOB}&next={}", encoded(&path)),
-    )
-    .await;
+    let entered = enter(&own_page(&app), BOB, &path).await;
     entered.assert_header(303, "location", &path);
     let set = entered.header("set-cookie");
     let token = set
@@ -158,13 +154,9 @@ async fn person_with_a_browser_signs_in_decides_and_signs_out(on: On) {
     home.assert_has(r#"action="/sign-out""#);
 
     app.model.then(text_answer("ok"));
-    let digest = encoded(held.digest());
-    let decided = post(
-        &browser(&app, &cookie).header("origin", &app.url()),
-        &format!("{path}/approve"),
-        &format!("digest={digest}"),
-    )
-    .await;
+    let own = browser(&app, &cookie).header("origin", &app.url());
+    let fields = [("digest", held.digest())];
+    let decided = own.submit(&format!("{path}/approve"), &fields).await;
     decided.assert_header(303, "location", &path);
     app.tool.reached(1).await;
     let answered = app.approver().get(&path).await;
@@ -173,12 +165,7 @@ async fn person_with_a_browser_signs_in_decides_and_signs_out(on: On) {
         ["bob", "session"]
     );
 
-    let left = post(
-        &browser(&app, &cookie).header("origin", &app.url()),
-        "/sign-out",
-        "",
-    )
-    .await;
+    let left = own.submit("/sign-out", &[]).await;
     left.assert_header(303, "location", "/sign-in");
     assert_eq!(
         left.header("set-cookie"),
@@ -252,20 +239,10 @@ async fn sign_in_redirects_only_to_a_path_of_this_service(on: On) {
         }
     }
     for next in ["/resume/x?a=b&c=//d", "/v1/me", "/"] {
-        let entered = post(
-            &app.anonymous(),
-            "/sign-in",
-            &format!("key={ALICE}&next={}", encoded(next)),
-        )
-        .await;
+        let entered = enter(&app.anonymous(), ALICE, next).await;
         assert_eq!(entered.header("location"), next);
     }
-    let nul = post(
-        &app.anonymous(),
-        "/sign-in",
-        &format!("key={ALICE}&next=%2F%00"),
-    )
-    .await;
+    let nul = enter(&app.anonymous(), ALICE, "/\0").await;
     nul.assert_header(422, "set-cookie", "");
     app.stop().await;
 }

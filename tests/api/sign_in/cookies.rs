@@ -3,7 +3,7 @@
 use macro_rules_attribute::apply;
 
 use super::super::approval_cycle::on_both;
-use super::{HTML, browser, cookie, encoded, post, program};
+use super::{HTML, browser, cookie, encoded, enter, post, program};
 use crate::support::fake_chat_completions::text_answer;
 use crate::support::test_app::{ALICE, BOB, On, TestApp, WEB, refunds};
 
@@ -33,12 +33,8 @@ async fn cookie_and_links_follow_the_public_url(on: On) {
         .await;
     page.assert_has(r#"action="/base/sign-in""#);
     page.assert_has(&format!(r#"value="{next}""#));
-    let entered = post(
-        &app.anonymous().header("origin", "https://hold.example"),
-        "/sign-in",
-        &format!("key={BOB}&next={}", encoded(&next)),
-    )
-    .await;
+    let own_page = app.anonymous().header("origin", "https://hold.example");
+    let entered = enter(&own_page, BOB, &next).await;
     entered.assert_header(303, "location", &next);
     let set = entered.header("set-cookie");
     assert!(set.starts_with("__Secure-holdpoint_session="), "{set}");
@@ -46,12 +42,7 @@ async fn cookie_and_links_follow_the_public_url(on: On) {
         set.ends_with("; Path=/base; Max-Age=43200; HttpOnly; SameSite=Lax; Secure"),
         "{set}"
     );
-    let elsewhere = post(
-        &app.anonymous(),
-        "/sign-in",
-        &format!("key={BOB}&next=%2Fneighbour"),
-    )
-    .await;
+    let elsewhere = enter(&app.anonymous(), BOB, "/neighbour").await;
     assert_eq!(
         elsewhere.header("location"),
         "/base/inbox",
@@ -72,12 +63,8 @@ async fn cookie_and_links_follow_the_public_url(on: On) {
 #[apply(on_both)]
 async fn session_over_https_takes_only_a_cookie_of_this_host(on: On) {
     let app = at(on, "https://hold.example").await;
-    let entered = post(
-        &app.anonymous().header("origin", "https://hold.example"),
-        "/sign-in",
-        &format!("key={BOB}"),
-    )
-    .await;
+    let own_page = app.anonymous().header("origin", "https://hold.example");
+    let entered = own_page.submit("/sign-in", &[("key", BOB)]).await;
     let set = entered.header("set-cookie");
     assert!(set.starts_with("__Host-holdpoint_session="), "{set}");
     assert!(

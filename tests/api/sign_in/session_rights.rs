@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use super::super::approval_cycle::on_both;
-use super::{browser, cookie, post, program};
+use super::{browser, cookie, program};
 use crate::support::test_app::{ALICE, BOB, OPS, OTHER, On, TestApp, WEB};
 
 async fn sessions(app: &TestApp) -> Vec<String> {
@@ -151,12 +151,8 @@ async fn expired_sessions_are_removed_by_the_worker(on: On) {
 async fn new_sign_in_replaces_the_session(on: On) {
     let app = TestApp::start(on).await;
     let first = cookie(&app, ALICE).await;
-    let wrong = post(
-        &program(&app, &first),
-        "/sign-in",
-        "key=wrong-key-0123456789",
-    )
-    .await;
+    let fields = [("key", "wrong-key-0123456789")];
+    let wrong = program(&app, &first).submit("/sign-in", &fields).await;
     assert_eq!(
         (
             wrong.status,
@@ -164,7 +160,9 @@ async fn new_sign_in_replaces_the_session(on: On) {
         ),
         (401, 200)
     );
-    let again = post(&program(&app, &first), "/sign-in", &format!("key={BOB}")).await;
+    let again = program(&app, &first)
+        .submit("/sign-in", &[("key", BOB)])
+        .await;
     let second = again.cookie();
     assert_ne!(first, second);
     assert_eq!(program(&app, &first).get("/v1/me").await.status, 401);
