@@ -161,16 +161,7 @@ impl Served {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        let reply = request.send().await.unwrap();
-        let (status, headers) = (reply.status().as_u16(), reply.headers().clone());
-        let text = reply.text().await.unwrap();
-        let body = serde_json::from_str(&text).unwrap_or(Value::Null);
-        Reply {
-            status,
-            headers,
-            text,
-            body,
-        }
+        Reply::read(request.send().await.unwrap()).await
     }
 
     async fn send(&self, request: reqwest::RequestBuilder) -> String {

@@ -53,6 +53,18 @@ pub struct Reply {
 }
 
 impl Reply {
+    pub async fn read(response: reqwest::Response) -> Self {
+        let (status, headers) = (response.status().as_u16(), response.headers().clone());
+        let text = response.text().await.unwrap();
+        Self {
+            status,
+            headers,
+            body: serde_json::from_str(&text).unwrap_or(Value::Null),
+            text,
+            about: String::new(),
+        }
+    }
+
     pub fn str(&self, pointer: &str) -> String {
         self.body
             .pointer(pointer)

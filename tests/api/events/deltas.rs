@@ -11,7 +11,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::super::approval_cycle::on_both;
-use super::super::trees::{does, id, of, open, paused, pays, trees, turn};
+use super::super::trees::{does, id, of, open, paused, pays, trees};
 use crate::support::event_stream::{Watch, names};
 use crate::support::test_app::{Held, On, TestApp};
 

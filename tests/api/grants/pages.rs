@@ -11,7 +11,7 @@ use crate::support::test_app::On;
 #[apply(on_both)]
 async fn page_offers_to_remember_and_remembers_only_what_is_ticked(on: On) {
     let app = finance(on).await;
-    let approver = app.approver();
+    let bob = app.approver();
     let held = app.held().await;
     let path = format!("/resume/{}", held.request);
     let shown = page(app.approver(), &path).await.text;
@@ -42,10 +42,10 @@ async fn page_offers_to_remember_and_remembers_only_what_is_ticked(on: On) {
         ("remember.expires_in", "15m"),
     ];
     let ticked = [&unticked[..], &[("remember", "yes")]].concat();
-    let rejected = approver.submit(&format!("{path}/reject"), &ticked).await;
+    let rejected = bob.submit(&format!("{path}/reject"), &ticked).await;
     assert_eq!(rejected.status, 422, "{}", rejected.text);
     app.model.then(text_answer("done"));
-    let approved = approver.submit(&format!("{path}/approve"), &unticked).await;
+    let approved = bob.submit(&format!("{path}/approve"), &unticked).await;
     assert_eq!(
         (approved.status, listed(app.approver()).await.len()),
         (303, 0),
@@ -71,11 +71,11 @@ async fn page_offers_to_remember_and_remembers_only_what_is_ticked(on: On) {
         &[("remember.expires_in", "7d"), ("remember", "yes")],
     ]
     .concat();
-    let refused = approver.submit(&format!("{path}/approve"), &beyond).await;
+    let refused = bob.submit(&format!("{path}/approve"), &beyond).await;
     assert_eq!(refused.status, 422, "{}", refused.text);
     refused.assert_has("4h at most");
     app.model.then(text_answer("done"));
-    let approved = approver.submit(&format!("{path}/approve"), ticked).await;
+    let approved = bob.submit(&format!("{path}/approve"), ticked).await;
     assert_eq!(
         (approved.status, listed(app.approver()).await.len()),
         (303, 1),

@@ -118,17 +118,7 @@ impl Actor<'_> {
         path: &str,
         body: Option<(&str, Vec<u8>)>,
     ) -> Reply {
-        let reply = self.sent(method.clone(), path, body).await;
-        let (status, headers) = (reply.status().as_u16(), reply.headers().clone());
-        let text = reply.text().await.unwrap();
-        let body = serde_json::from_str(&text).unwrap_or(Value::Null);
-        let reply = Reply {
-            status,
-            headers,
-            text,
-            body,
-            about: String::new(),
-        };
+        let reply = Reply::read(self.sent(method.clone(), path, body).await).await;
         super::super::api_contract::is_kept(&method, path, &reply);
         reply
     }
