@@ -34,7 +34,7 @@ struct QuestionTerms<'c> {
     expires_in: Option<Duration>,
 }
 
-/// What decides whom the messages about questions reach.
+/// The settings that decide whom the messages about questions reach.
 struct Reach<'c> {
     config: &'c Config,
     /// `None` in a service without accounts.

@@ -1,4 +1,4 @@
-//! What the tests of the engine read of a task.
+//! Readings of a task for the tests of the engine.
 
 use holdpoint::task::id::{RequestId, TaskId};
 use holdpoint::task::item::{Fact, Item, ToolResult};

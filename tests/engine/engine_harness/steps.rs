@@ -1,4 +1,4 @@
-//! What people do in the tests of the engine: they decide requests and write messages.
+//! Steps of people in the tests of the engine: they decide requests and write messages.
 
 use std::sync::Arc;
 
