@@ -1,5 +1,6 @@
 //! Writes the Rust file `migrations.rs`, which `store/open.rs` includes: for each database engine,
-//! the number, name and text of every migration.
+//! the number, name and text of every migration. Sets `cfg(failpoints)`, unless the build is a
+//! release build without the feature `failpoints`.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -7,7 +8,11 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 fn main() -> Result<(), Box<dyn Error>> {
-    println!("cargo:rerun-if-changed=migrations");
+    println!("cargo::rerun-if-changed=migrations");
+    println!("cargo::rustc-check-cfg=cfg(failpoints)");
+    if variable("PROFILE")? == "debug" || variable("CARGO_FEATURE_FAILPOINTS").is_ok() {
+        println!("cargo::rustc-cfg=failpoints");
+    }
     let folder = Path::new(&variable("CARGO_MANIFEST_DIR")?).join("migrations");
     let mut list = String::new();
     for engine in ["postgres", "sqlite"] {

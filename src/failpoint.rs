@@ -11,9 +11,9 @@
 //!   the killed process as expired.
 
 /// Whether this build has failpoints.
-pub const COMPILED: bool = cfg!(any(debug_assertions, feature = "failpoints"));
+pub const COMPILED: bool = cfg!(failpoints);
 
-#[cfg(any(debug_assertions, feature = "failpoints"))]
+#[cfg(failpoints)]
 mod armed {
     use std::collections::BTreeMap;
     use std::sync::OnceLock;
@@ -136,10 +136,10 @@ mod armed {
     }
 }
 
-#[cfg(any(debug_assertions, feature = "failpoints"))]
+#[cfg(failpoints)]
 pub use self::armed::{arm, clock_offset, lease_duration, reach};
 
-#[cfg(not(any(debug_assertions, feature = "failpoints")))]
+#[cfg(not(failpoints))]
 mod absent {
     use std::time::Duration;
 
@@ -169,5 +169,5 @@ mod absent {
     }
 }
 
-#[cfg(not(any(debug_assertions, feature = "failpoints")))]
+#[cfg(not(failpoints))]
 pub use self::absent::{arm, clock_offset, lease_duration, reach};

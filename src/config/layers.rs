@@ -21,7 +21,7 @@ const OTHER_VARIABLES: &[&str] = &[
 ];
 /// The variable that arms failpoints. In a build without failpoints it is `None`, so
 /// `apply_variables` warns that the variable is ignored.
-const FAILPOINTS_VARIABLE: Option<&str> = if cfg!(any(debug_assertions, feature = "failpoints")) {
+const FAILPOINTS_VARIABLE: Option<&str> = if cfg!(failpoints) {
     Some("HOLDPOINT_FAILPOINTS")
 } else {
     None

@@ -134,7 +134,7 @@ struct Inner {
     /// For tests: whether the relay (`relay.rs`) neither sends nor receives notifications.
     muted: Arc<AtomicBool>,
     /// For tests: whether [`Store::compare`] does nothing.
-    #[cfg(any(debug_assertions, feature = "failpoints"))]
+    #[cfg(failpoints)]
     skips_comparison: AtomicBool,
     /// The tenants and users whose tasks were claimed last, so that tenants and users take turns.
     last_served: Mutex<claim::LastServed>,
@@ -238,7 +238,7 @@ impl Store {
                 _stop_on_drop: stop.clone().drop_guard(),
                 stop,
                 muted,
-                #[cfg(any(debug_assertions, feature = "failpoints"))]
+                #[cfg(failpoints)]
                 skips_comparison: AtomicBool::new(false),
                 last_served: Mutex::default(),
                 unreadable: Mutex::default(),

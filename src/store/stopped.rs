@@ -1,11 +1,11 @@
 //! The state of a task right after a commit of this process has ended or paused the task. The
 //! service sends this state to the clients that wait for the task, without a read of the database.
 
-#[cfg(any(debug_assertions, feature = "failpoints"))]
+#[cfg(failpoints)]
 use std::sync::atomic::Ordering;
 
 use super::RequestRow;
-#[cfg(any(debug_assertions, feature = "failpoints"))]
+#[cfg(failpoints)]
 use super::Store;
 use crate::task::change::{AskerPresence, TaskRow};
 use crate::task::time::Time;
@@ -56,7 +56,7 @@ impl StoppedTask {
     }
 }
 
-#[cfg(any(debug_assertions, feature = "failpoints"))]
+#[cfg(failpoints)]
 impl Store {
     /// For tests: reads the task from the database, and panics if it differs from `stopped`. Does
     /// nothing if the task's version has changed since the commit.

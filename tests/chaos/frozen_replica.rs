@@ -16,10 +16,7 @@ use crate::support::database::Database;
 use crate::support::pause;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[cfg_attr(
-    not(any(debug_assertions, feature = "failpoints")),
-    ignore = "needs failpoints"
-)]
+#[cfg_attr(not(failpoints), ignore = "needs failpoints")]
 async fn replica_frozen_before_a_call_neither_sends_nor_overwrites_when_it_wakes() {
     let (tool_server, model) = (Arc::new(ToolServer::start().await), Model::start().await);
     let database = Database::postgres().await;

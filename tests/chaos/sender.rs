@@ -89,10 +89,7 @@ struct Plan {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[cfg_attr(
-    not(any(debug_assertions, feature = "failpoints")),
-    ignore = "needs failpoints"
-)]
+#[cfg_attr(not(failpoints), ignore = "needs failpoints")]
 async fn killed_sender_of_three_replicas_tells_every_event_under_its_id() {
     storm(&Plan {
         tasks: 22,

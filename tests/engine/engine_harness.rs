@@ -10,10 +10,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use holdpoint::agent::Agents;
-use holdpoint::app;
-use holdpoint::config::environment::Environment;
-use holdpoint::config::layers::Flags;
-use holdpoint::config::{self, Source};
+use holdpoint::config::Config;
 use holdpoint::engine::{
     DecisionBody, DecisionInput, Engine, EngineParts, Refusal, Settings, TaskInput,
 };
@@ -90,6 +87,8 @@ pub struct StubModel {
     shown: Mutex<Vec<(String, Prompt)>>,
 }
 
+type Variables = Vec<(&'static str, &'static str)>;
+
 /// A [`StubModel`], with the name by which an agent refers to it.
 struct Named(String, Arc<StubModel>, Option<Arc<PromptChecker>>);
 
@@ -152,8 +151,11 @@ pub struct EngineHarness {
     /// If set, compares each prompt with the journal while the model is asked.
     checker: Option<Arc<PromptChecker>>,
     /// The values of `${…}` in the configuration of engines that are created from now on.
-    pub variables: Vec<(&'static str, &'static str)>,
+    pub variables: Variables,
     yaml: String,
+    /// The configuration of the newest engine, with the text and the variables that it came from.
+    /// A test that replaces its engine at each step would spend most of its time on reading it.
+    read: Mutex<Option<(String, Variables, Arc<Config>)>>,
 }
 
 impl EngineHarness {
@@ -175,6 +177,7 @@ impl EngineHarness {
             checker: None,
             variables: VARIABLES.to_vec(),
             yaml,
+            read: Mutex::default(),
         }
     }
 
@@ -228,14 +231,7 @@ impl EngineHarness {
     }
 
     pub fn parts(&self, max_running: usize) -> EngineParts {
-        let yaml = self
-            .yaml
-            .replace("{model}", "http://127.0.0.1:9/v1")
-            .replace("{tool}", &self.tool.url);
-        let source = Source::File("holdpoint.yaml".into(), yaml);
-        let environment = Environment::new(&self.variables, &[]);
-        let (config, _) = config::load(source, &environment, &Flags::default(), app::check)
-            .unwrap_or_else(|report| panic!("{report}"));
+        let config = self.config();
         let mut mistakes = Mistakes::default();
         let catalog = Catalog::build(
             config.tools.clone(),

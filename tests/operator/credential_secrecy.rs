@@ -220,7 +220,7 @@ async fn nothing_is_seen(on: On, level: &str) {
         served,
         model: model.clone(),
         planted: Vec::new(),
-        bodies: Vec::new(),
+        body_hashes: Vec::new(),
         heard: Vec::new(),
     };
 

@@ -41,7 +41,7 @@ pub(crate) async fn task_when_stopped(
         let remaining = end.saturating_duration_since(Instant::now());
         let row = match when_stopped(http, root, task, remaining, news.take()).await? {
             WaitOutcome::Committed(stopped) => {
-                #[cfg(any(debug_assertions, feature = "failpoints"))]
+                #[cfg(failpoints)]
                 http.store.compare(&stopped).await;
                 let (row, requests) = (&stopped.row, &stopped.requests);
                 return Ok(AgentTask::from_row(row, requests, caller, &http.settings));
