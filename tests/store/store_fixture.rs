@@ -88,6 +88,8 @@ pub type Rows = (&'static str, &'static str);
 
 pub const TASKS: Rows = ("agent_task", "task_id");
 
+const TIME_LIMIT: Duration = Duration::from_mins(1);
+
 pub struct StoreFixture {
     pub store: Store,
     pub settings: Settings,
@@ -122,6 +124,9 @@ impl StoreFixture {
         let settings = Settings {
             url: Secret::new(database.url.clone()),
             writers,
+            // Long enough for a machine that stands still for a while.
+            acquire_timeout: TIME_LIMIT,
+            statement_timeout: TIME_LIMIT,
             ..Settings::default()
         };
         Self::on(settings, KeptDatabase::Postgres { _kept: database }).await
