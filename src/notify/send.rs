@@ -4,8 +4,8 @@
 //! right before its attempt, with a lease that is long enough for one attempt.
 
 use std::slice::from_ref;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -21,6 +21,7 @@ use crate::store::{Attempt, ClaimedDelivery, NextState, ReadError, RequestRow};
 use crate::task::event_name::{REQUEST_CHANGES, REQUEST_EXPIRING, REQUEST_WAITING};
 use crate::task::id::RequestId;
 use crate::task::time::Time;
+use crate::world::Locked;
 
 /// The reason for which a delivery is dropped after a change of the entry's settings.
 pub(super) const UNSELECTED: &str = "the entry's settings no longer select this message";
@@ -43,7 +44,7 @@ pub(super) struct EntryState {
     /// Whether the next pass should claim deliveries of this entry. Set if deliveries are known to
     /// be due. Also set if the last claim filled every free slot, because more may be due.
     may_have_due: AtomicBool,
-    health: Mutex<Health>,
+    health: Locked<Health>,
 }
 
 impl EntryState {
@@ -53,17 +54,13 @@ impl EntryState {
             slots: Arc::new(Semaphore::new(SLOTS_PER_ENTRY)),
             reserve: Arc::new(Semaphore::new(1)),
             may_have_due: AtomicBool::new(false),
-            health: Mutex::default(),
+            health: Locked::default(),
         }
     }
 
     /// Sets `may_have_due`, so that the next pass over the entries claims deliveries of this entry.
     pub(super) fn expect_due(&self) {
         self.may_have_due.store(true, Ordering::Relaxed);
-    }
-
-    fn health(&self) -> MutexGuard<'_, Health> {
-        self.health.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -377,17 +374,17 @@ impl Sender {
     ) {
         let ids = claimed.iter().map(|one| one.id);
         let except = match attempt.next {
-            NextState::Sent => state.health().succeeded(ids, self.clock.uptime()),
+            NextState::Sent => state.health.lock().succeeded(ids, self.clock.uptime()),
             NextState::Again(_) => {
                 let again = claimed.iter().map(|one| (one.id, one.attempts > 0));
-                state.health().failed(again, shows_outage(attempt));
+                state.health.lock().failed(again, shows_outage(attempt));
                 None
             }
             // A postponed message does not change the health: a success of another message does not
             // shorten its wait, which the receiver has set.
             NextState::Postponed(_) => None,
             NextState::Dead | NextState::Dropped => {
-                state.health().ended(ids);
+                state.health.lock().ended(ids);
                 None
             }
         };

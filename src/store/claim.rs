@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::claim_statement::CLAIM;
 use super::db::{Sql, Value, sql, values};
 use super::record::record;
-use super::{ReadError, Store, lock};
+use super::{ReadError, Store};
 use crate::task::id::TaskId;
 
 /// After this number of fruitless leases, a task is driven alone (see [`Drive::Alone`]). A lease is
@@ -260,13 +260,13 @@ impl Store {
         alone: bool,
     ) -> Result<Vec<Candidate>, ReadError> {
         let (tenant, users) = {
-            let last_served = lock(&self.inner.last_served);
+            let last_served = self.inner.last_served.lock();
             (last_served.tenant.clone(), last_served.users())
         };
         let values = values![Value::Now, owner, lease, limit.max(0), tenant, users, alone];
         let rows: Vec<Candidate> = self.db().write(CLAIM, values).await?;
         let taken: Vec<&Candidate> = rows.iter().filter(|row| row.taken).collect();
-        lock(&self.inner.last_served).record_claimed(&taken);
+        self.inner.last_served.lock().record_claimed(&taken);
         Ok(rows)
     }
 

@@ -9,7 +9,7 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::{StreamExt as _, stream};
@@ -24,10 +24,11 @@ use super::db::{DatabaseEngine, Db, DbFailure, Sql, sql, values};
 use super::feed::Feed;
 use super::notices::EventFilters;
 use super::rows::ChangeRows;
-use super::{CommitError, StoppedTask, commit_postgres, commit_single, commit_sqlite, lock};
+use super::{CommitError, StoppedTask, commit_postgres, commit_single, commit_sqlite};
 use crate::task::change::{Change, Committed, LeaseChange};
 use crate::task::id::TaskId;
 use crate::task::time::Time;
+use crate::world::Locked;
 
 const MAX_BATCH_CHANGES: usize = 128;
 /// The maximum bytes of the items and credentials of a batch. A single change may have more.
@@ -70,7 +71,7 @@ struct Queue {
 /// A writer with its queue. All changes of a root go to the same writer, in their order.
 #[derive(Default)]
 struct Writer {
-    queue: Mutex<Queue>,
+    queue: Locked<Queue>,
     wake: Notify,
 }
 
@@ -139,7 +140,7 @@ impl Committer {
             return Err(CommitError::Unavailable);
         };
         {
-            let mut queue = writer.queue();
+            let mut queue = writer.queue.lock();
             if queue.closed {
                 return Err(CommitError::Unavailable);
             }
@@ -169,7 +170,7 @@ impl Committer {
     /// Rejects further changes as `Unavailable`. Changes that are already queued are still written.
     pub(super) fn close(&self) {
         for writer in &self.writers {
-            writer.queue().closed = true;
+            writer.queue.lock().closed = true;
         }
     }
 
@@ -184,7 +185,7 @@ impl Committer {
                 continue;
             }
             let is_stopping = self.stop.is_cancelled();
-            if is_stopping && writer.queue().waiting.is_empty() {
+            if is_stopping && writer.queue.lock().waiting.is_empty() {
                 return;
             }
             tokio::select! {
@@ -235,7 +236,7 @@ impl Committer {
         }
         if let Some(writer) = self.writers.get(writer) {
             let roots = batch.iter().map(|waiting| waiting.rows.root);
-            writer.queue().repeated_roots.extend(roots);
+            writer.queue.lock().repeated_roots.extend(roots);
         }
         let committer = Arc::clone(self);
         self.tasks.spawn(async move {
@@ -248,7 +249,7 @@ impl Committer {
                 let root = waiting.rows.root;
                 committer.finish(waiting, result);
                 if let Some(writer) = committer.writers.get(writer) {
-                    writer.queue().repeated_roots.remove(&root);
+                    writer.queue.lock().repeated_roots.remove(&root);
                     writer.wake.notify_one();
                 }
             };
@@ -398,13 +399,9 @@ impl Committer {
 }
 
 impl Writer {
-    fn queue(&self) -> MutexGuard<'_, Queue> {
-        lock(&self.queue)
-    }
-
     /// Removes a change from the queue. Returns `false` if the writer has already taken it.
     fn withdraw(&self, id: uuid::Uuid) -> bool {
-        let mut queue = self.queue();
+        let mut queue = self.queue.lock();
         let before = queue.waiting.len();
         queue.waiting.retain(|waiting| waiting.rows.change != id);
         queue.waiting.len() < before
@@ -414,7 +411,7 @@ impl Writer {
     /// change of each root. One statement writes the whole batch, and [`is_single`] decides which
     /// statement. So the batch has only changes for which `is_single` returns the same value.
     fn take(&self) -> Vec<QueuedChange> {
-        let mut queue = self.queue();
+        let mut queue = self.queue.lock();
         let mut single = None;
         let mut batch = Vec::new();
         let mut later = VecDeque::new();

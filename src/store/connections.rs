@@ -2,7 +2,7 @@
 //! idle for long, or another connection broke during its idle time. The check of a dead connection
 //! ends after `PING_TIMEOUT`.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool::managed::{self, Metrics, Object, PoolError, QueueMode, RecycleError, RecycleResult};
@@ -12,8 +12,8 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::identity::{self, UncertainUntil};
-use super::lock;
 use super::settings::{OpenError, Settings};
+use crate::world::Locked;
 
 const PING_TIMEOUT: Duration = Duration::from_millis(500);
 const CHECK_AFTER_IDLE: Duration = Duration::from_secs(10);
@@ -35,8 +35,8 @@ const MAX_RETRY_PAUSE: Duration = Duration::from_secs(1);
 ///   several dead connections in turn.
 #[derive(Debug, Default)]
 pub(super) struct ConnectionFailures {
-    broken: Mutex<Option<Instant>>,
-    silent: Mutex<Option<Instant>>,
+    broken: Locked<Option<Instant>>,
+    silent: Locked<Option<Instant>>,
 }
 
 impl ConnectionFailures {
@@ -44,9 +44,9 @@ impl ConnectionFailures {
     /// not answer in time.
     pub(super) fn record_failure(&self, error: &sqlx::Error) {
         let now = Some(Instant::now());
-        *lock(&self.broken) = now;
+        *self.broken.lock() = now;
         if matches!(error, sqlx::Error::Io(error) if error.kind() == std::io::ErrorKind::TimedOut) {
-            *lock(&self.silent) = now;
+            *self.silent.lock() = now;
         }
     }
 
@@ -71,8 +71,9 @@ impl ConnectionFailures {
 }
 
 /// Whether `moment` is set, and at most `idle_for` ago.
-fn is_within(moment: &Mutex<Option<Instant>>, idle_for: Duration) -> bool {
-    lock(moment).is_some_and(|last| last.elapsed() <= idle_for)
+fn is_within(moment: &Locked<Option<Instant>>, idle_for: Duration) -> bool {
+    let last = *moment.lock();
+    last.is_some_and(|last| last.elapsed() <= idle_for)
 }
 
 pub(super) fn timed_out() -> sqlx::Error {

@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::db::{Sql, sql, values};
 use super::record::record;
-use super::{ReadError, Store, lock};
+use super::{ReadError, Store};
 use crate::task::id::{RequestId, TaskId};
 use crate::task::item::{Fact, Item};
 
@@ -72,7 +72,7 @@ fn is_newer(body: &str) -> bool {
 impl Store {
     /// Records that a task's row or journal could not be read.
     pub fn report_unreadable(&self, task: TaskId) {
-        let mut reports = lock(&self.inner.unreadable);
+        let mut reports = self.inner.unreadable.lock();
         if reports.len() < MAX_REPORTS {
             reports.insert(task);
         }
@@ -80,7 +80,7 @@ impl Store {
 
     /// Logs that a list leaves out a row whose stored data cannot be decoded. Logs each id once.
     pub(super) fn log_left_out(&self, id: Uuid) {
-        let mut logged = lock(&self.inner.logged_damage);
+        let mut logged = self.inner.logged_damage.lock();
         if logged.len() < MAX_REPORTS && logged.insert(id) {
             tracing::error!(%id, "stored data cannot be read; lists leave it out");
         }
@@ -89,7 +89,7 @@ impl Store {
     /// Returns the tasks that were reported since the last call of this function.
     #[must_use]
     pub fn take_unreadable(&self) -> Vec<TaskId> {
-        let reports = std::mem::take(&mut *lock(&self.inner.unreadable));
+        let reports = std::mem::take(&mut *self.inner.unreadable.lock());
         reports.into_iter().collect()
     }
 

@@ -2,8 +2,8 @@
 //! return.
 
 use std::fs::File;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rusqlite::Transaction;
@@ -19,14 +19,13 @@ use super::connections::{ConnectionFailures, Pool, timed_out};
 pub(super) use super::failure::DbFailure;
 use super::failure::{DriverError, READ_ONLY};
 use super::identity::UncertainUntil;
-use super::lock;
 use super::outage::{self, Outage};
 use super::record::{AnyRow, Keyed, Record};
 pub use super::sql::Sql;
 pub(super) use super::sql::sql;
 use super::sqlite::{self, SqliteFile};
 pub(super) use super::value::{Value, values};
-use crate::world::Clock;
+use crate::world::{Clock, Locked};
 
 #[derive(Debug)]
 pub(super) enum DatabaseEngine {
@@ -66,7 +65,7 @@ pub(super) struct Db {
     pub(super) asker_lock: AskerLock,
     /// The lock that keeps other processes off the `SQLite` file. `None` on Postgres and after
     /// `close`.
-    pub(super) lock: Mutex<Option<File>>,
+    pub(super) lock: Locked<Option<File>>,
 }
 
 impl std::fmt::Debug for Db {
@@ -353,7 +352,7 @@ impl Db {
             }
             DatabaseEngine::Sqlite(file) => file.close().await,
         }
-        lock(&self.lock).take();
+        self.lock.lock().take();
     }
 
     #[expect(clippy::disallowed_methods, reason = "this is the entry point for SQL")]

@@ -10,7 +10,7 @@ mod inbox;
 mod other_replicas;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{Notify, broadcast, watch};
@@ -21,9 +21,10 @@ pub use self::inbox::InboxListener;
 use self::inbox::Inboxes;
 use self::other_replicas::OtherReplicas;
 pub(super) use self::other_replicas::Outgoing;
-use super::{StoppedTask, lock};
+use super::StoppedTask;
 use crate::task::delta::Delta;
 use crate::task::id::TaskId;
+use crate::world::Locked;
 
 /// How many deltas a listener may fall behind. Beyond this number, it misses the oldest deltas.
 const DELTA_BUFFER: usize = 64;
@@ -113,9 +114,9 @@ impl Listener {
 /// The subscriptions of this replica and of the other replicas, and the channels of the readers.
 #[derive(Debug, Default)]
 pub(super) struct Feed {
-    trees: Mutex<Trees>,
-    inboxes: Mutex<Inboxes>,
-    replicas: Mutex<OtherReplicas>,
+    trees: Locked<Trees>,
+    inboxes: Locked<Inboxes>,
+    replicas: Locked<OtherReplicas>,
     /// Wakes the relay when notifications are to be sent to other replicas.
     pub(super) outgoing_ready: Notify,
     /// Wakes a worker when another replica has queued a task.
@@ -204,7 +205,7 @@ impl Feed {
     }
 
     fn with_channels<R>(&self, root: TaskId, receiver: impl FnOnce(&mut TreeChannels) -> R) -> R {
-        let mut trees = lock(&self.trees);
+        let mut trees = self.trees.lock();
         if trees.channels.len() > 2 * trees.len_after_sweep + 64 {
             trees.channels.retain(|_, channels| channels.has_readers());
             trees.len_after_sweep = trees.channels.len();
@@ -215,7 +216,7 @@ impl Feed {
     /// Removes the channels of a tree if they have no receivers. This frees the memory of the
     /// tree's last news.
     pub(super) fn forget(&self, root: TaskId) {
-        let mut trees = lock(&self.trees);
+        let mut trees = self.trees.lock();
         let unwatched = |channels: &TreeChannels| !channels.has_readers();
         if trees.channels.get(&root).is_some_and(unwatched) {
             trees.channels.remove(&root);
@@ -225,11 +226,13 @@ impl Feed {
     /// Whether the tree has a subscriber on this replica or, as far as is known, on another
     /// replica.
     pub(super) fn is_listened_to(&self, root: TaskId) -> bool {
-        let is_local = lock(&self.trees)
+        let is_local = self
+            .trees
+            .lock()
             .channels
             .get(&root)
             .is_some_and(TreeChannels::has_listeners);
-        is_local || lock(&self.replicas).subscribes_to(root)
+        is_local || self.replicas.lock().subscribes_to(root)
     }
 
     pub(super) fn publish_delta(&self, delta: Delta) {
@@ -246,7 +249,7 @@ impl Feed {
     }
 
     pub(super) fn deliver_delta(&self, delta: Arc<Delta>) {
-        let trees = lock(&self.trees);
+        let trees = self.trees.lock();
         let channels = trees.channels.get(&delta.root_task_id);
         if let Some(deltas) = channels.and_then(|channels| channels.deltas.as_ref()) {
             // The send fails if the tree has no listener. Then the delta is not needed.
@@ -266,7 +269,7 @@ impl Feed {
 
     /// Records that another replica exists, because a message of that replica was received.
     pub(super) fn record_replica(&self) {
-        lock(&self.replicas).replica_seen_until = Some(Instant::now() + SUBSCRIPTION_TTL);
+        self.replicas.lock().replica_seen_until = Some(Instant::now() + SUBSCRIPTION_TTL);
     }
 
     /// Publishes a commit of this process. `items` is the number of items that the commit adds to
@@ -280,7 +283,7 @@ impl Feed {
         items: usize,
         stopped: Option<StoppedTask>,
     ) {
-        let mut trees = lock(&self.trees);
+        let mut trees = self.trees.lock();
         if let Some(channels) = trees.channels.get_mut(&root) {
             if channels.has_readers() {
                 let items = i64::try_from(items).unwrap_or(0);
@@ -295,7 +298,7 @@ impl Feed {
     }
 
     fn with_replicas(&self, add: impl FnOnce(&mut OtherReplicas)) {
-        let mut replicas = lock(&self.replicas);
+        let mut replicas = self.replicas.lock();
         if replicas.has_relay {
             add(&mut replicas);
             if !replicas.outgoing.is_empty() {
@@ -307,15 +310,15 @@ impl Feed {
     /// Records that a relay to other replicas runs. Without a relay, no notifications are kept for
     /// other replicas.
     pub(super) fn relay_started(&self) {
-        lock(&self.replicas).has_relay = true;
+        self.replicas.lock().has_relay = true;
     }
 
     pub(super) fn has_outgoing(&self) -> bool {
-        !lock(&self.replicas).outgoing.is_empty()
+        !self.replicas.lock().outgoing.is_empty()
     }
 
     pub(super) fn take_outgoing(&self) -> Outgoing {
-        std::mem::take(&mut lock(&self.replicas).outgoing)
+        std::mem::take(&mut self.replicas.lock().outgoing)
     }
 
     /// Records the trees to which another replica subscribes. If this process has kept unsent
@@ -329,7 +332,7 @@ impl Feed {
     /// Publishes a commit of another replica to the local readers. `running` says whether the root
     /// runs; `None` if unknown.
     pub(super) fn publish_remote_commit(&self, root: TaskId, running: Option<bool>) {
-        if let Some(channels) = lock(&self.trees).channels.get_mut(&root) {
+        if let Some(channels) = self.trees.lock().channels.get_mut(&root) {
             channels.last_event = None;
             channels.publish(|_| running, None);
         }
@@ -338,7 +341,7 @@ impl Feed {
     /// Notifies all local readers that commits may have been missed, so that any tree or inbox may
     /// have changed.
     pub(super) fn publish_unknown_commits(&self) {
-        for channels in lock(&self.trees).channels.values_mut() {
+        for channels in self.trees.lock().channels.values_mut() {
             channels.last_event = None;
             channels.publish(|_| None, None);
         }
@@ -356,7 +359,7 @@ impl Feed {
     }
 
     pub(super) fn subscribed_trees(&self) -> Vec<TaskId> {
-        let trees = lock(&self.trees);
+        let trees = self.trees.lock();
         let all = trees.channels.iter();
         let subscribed = all.filter(|(_, channels)| channels.has_listeners());
         subscribed.map(|(root, _)| *root).collect()
@@ -366,7 +369,7 @@ impl Feed {
     /// differs from the known number, or no number was known, publishes news, because this process
     /// may have missed a commit.
     pub(super) fn set_last_event(&self, root: TaskId, last_event: i64) {
-        if let Some(channels) = lock(&self.trees).channels.get_mut(&root)
+        if let Some(channels) = self.trees.lock().channels.get_mut(&root)
             && channels.last_event.replace(last_event) != Some(last_event)
         {
             channels.publish(|_| None, None);

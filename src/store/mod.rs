@@ -69,8 +69,8 @@ mod users;
 mod value;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
@@ -115,6 +115,7 @@ use crate::task::change::{Change, Committed};
 use crate::task::delta::Delta;
 use crate::task::id::TaskId;
 use crate::task::time::Time;
+use crate::world::Locked;
 
 /// The handle to the database. A clone is cheap and uses the same connections.
 #[derive(Clone, Debug)]
@@ -137,11 +138,11 @@ struct Inner {
     #[cfg(failpoints)]
     skips_comparison: AtomicBool,
     /// The tenants and users whose tasks were claimed last, so that tenants and users take turns.
-    last_served: Mutex<claim::LastServed>,
+    last_served: Locked<claim::LastServed>,
     /// The tasks given to [`Store::report_unreadable`] since the last [`Store::take_unreadable`].
-    unreadable: Mutex<BTreeSet<TaskId>>,
+    unreadable: Locked<BTreeSet<TaskId>>,
     /// The ids of the damaged rows that were left out of lists and logged. Each id is logged once.
-    logged_damage: Mutex<BTreeSet<Uuid>>,
+    logged_damage: Locked<BTreeSet<Uuid>>,
     /// Stops the writers and the relay when the last handle is dropped.
     _stop_on_drop: DropGuard,
 }
@@ -170,10 +171,6 @@ const READY: Sql = Sql {
     sqlite: "select count(*) as at from agent_version where digest = ''",
     by_key: false,
 };
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 impl Store {
     /// Whether this process is the only user of the database; true only on `SQLite`. So each lease
@@ -240,9 +237,9 @@ impl Store {
                 muted,
                 #[cfg(failpoints)]
                 skips_comparison: AtomicBool::new(false),
-                last_served: Mutex::default(),
-                unreadable: Mutex::default(),
-                logged_damage: Mutex::default(),
+                last_served: Locked::default(),
+                unreadable: Locked::default(),
+                logged_damage: Locked::default(),
             }),
         })
     }

@@ -3,8 +3,8 @@
 //! has exactly the schema that this binary knows.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use sqlx::error::DatabaseError;
@@ -19,7 +19,7 @@ use super::identity::{self, UncertainUntil};
 use super::outage::{self, Outage};
 use super::settings::{DatabaseAddress, OpenError, Settings};
 use super::sqlite_open;
-use crate::world::Clock;
+use crate::world::{Clock, Locked};
 
 include!(concat!(env!("OUT_DIR"), "/migrations.rs"));
 
@@ -73,7 +73,7 @@ pub(super) async fn open(
         connection_failures,
         outage,
         asker_lock,
-        lock: Mutex::new(lock),
+        lock: Locked::new(lock),
     })
 }
 

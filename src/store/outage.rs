@@ -3,15 +3,14 @@
 //! line has the database's location, and the lines about failures also have the reason. A statement
 //! that fails because of an outage has no log line of its own.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use sqlx::postgres::PgConnectOptions;
 
-use super::lock;
 use super::settings::{DatabaseAddress, OpenError, Settings};
-use crate::world::Clock;
+use crate::world::{Clock, Locked};
 
 /// The minimum time between two lines about failures, even of different outages. So a database that
 /// fails and recovers in quick succession does not flood the log.
@@ -23,7 +22,7 @@ pub struct Outage {
     clock: Arc<dyn Clock>,
     /// Whether an outage is going on. If this is false, `answered` returns without locking `log`.
     is_ongoing: AtomicBool,
-    log: Mutex<OutageLog>,
+    log: Locked<OutageLog>,
 }
 
 #[derive(Default)]
@@ -49,7 +48,7 @@ impl Outage {
             database: settings.location(),
             clock,
             is_ongoing: AtomicBool::new(false),
-            log: Mutex::default(),
+            log: Locked::default(),
         }
     }
 
@@ -61,7 +60,7 @@ impl Outage {
     /// Records a failed attempt to reach the database, and logs it at most once in ten seconds.
     pub fn failed(&self, reason: &str) {
         let now = self.clock.uptime();
-        let mut log = lock(&self.log);
+        let mut log = self.log.lock();
         self.is_ongoing.store(true, Ordering::Relaxed);
         let since = *log.since.get_or_insert(now);
         if log
@@ -80,7 +79,7 @@ impl Outage {
         if !self.is_ongoing.swap(false, Ordering::Relaxed) {
             return;
         }
-        let mut log = lock(&self.log);
+        let mut log = self.log.lock();
         let (since, is_logged) = (log.since.take(), std::mem::take(&mut log.is_logged));
         if let (Some(since), true) = (since, is_logged) {
             let seconds = self.clock.uptime().saturating_sub(since).as_secs_f64();
@@ -142,7 +141,7 @@ mod tests {
 
     /// A clock whose time changes only when a test sets it.
     #[derive(Default)]
-    struct Still(Mutex<Duration>);
+    struct Still(Locked<Duration>);
 
     #[async_trait::async_trait]
     impl Clock for Still {
@@ -151,7 +150,7 @@ mod tests {
         }
 
         fn uptime(&self) -> Duration {
-            *self.0.lock().unwrap()
+            *self.0.lock()
         }
 
         async fn sleep(&self, _: Duration) {}
@@ -186,7 +185,7 @@ mod tests {
             &settings("postgres://u:hunter2@db.internal:6000/d"),
             Arc::<Still>::clone(&clock),
         );
-        let at = |seconds: u64| *clock.0.lock().unwrap() = Duration::from_secs(seconds);
+        let at = |seconds: u64| *clock.0.lock() = Duration::from_secs(seconds);
         let said = lines(|| {
             outage.answered();
             for second in 0..25 {

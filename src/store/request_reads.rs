@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::iter::{from_fn, repeat_n};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -14,11 +14,12 @@ use uuid::Uuid;
 use super::db::{DbFailure, Sql, Value, sql, values};
 use super::journal::{JournalHead, KeyedItem, journal};
 use super::record::record;
-use super::{ReadError, RequestRow, Store, lock};
+use super::{ReadError, RequestRow, Store};
 use crate::task::change::Journal;
 use crate::task::id::RequestId;
 use crate::task::status::RequestStatus;
 use crate::task::time::Time;
+use crate::world::Locked;
 
 /// The maximum number of callers for whom one statement reads.
 const MAX_BATCH_CALLERS: usize = 64;
@@ -96,7 +97,7 @@ type Batch = BTreeMap<RequestId, Vec<Reply>>;
 
 /// The requests that wait to be read.
 #[derive(Debug, Default)]
-pub(super) struct RequestQueue(Mutex<Requests>);
+pub(super) struct RequestQueue(Locked<Requests>);
 
 #[derive(Debug, Default)]
 struct Requests {
@@ -112,7 +113,7 @@ impl RequestQueue {
     /// Otherwise returns a token. The caller must then start a Tokio task that reads the requests,
     /// and that holds the token until it ends.
     fn add(&self, id: RequestId, reply: Reply) -> Option<Arc<()>> {
-        let mut requests = lock(&self.0);
+        let mut requests = self.0.lock();
         requests.waiting.push_back((id, reply));
         if requests.reader.strong_count() > 0 {
             return None;
@@ -126,7 +127,7 @@ impl RequestQueue {
     /// Leaves out requests for which no caller waits any longer. If the batch is empty, the queue
     /// is empty, and the calling Tokio task must end.
     fn take(&self) -> Batch {
-        let mut requests = lock(&self.0);
+        let mut requests = self.0.lock();
         let mut batch = Batch::new();
         let waiting = from_fn(|| requests.waiting.pop_front());
         let waiting = waiting.filter(|(_, reply)| !reply.is_closed());

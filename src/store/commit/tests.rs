@@ -53,7 +53,7 @@ fn taken(writer: &Writer) -> Vec<TaskId> {
 fn writer(changes: impl IntoIterator<Item = (TaskId, usize)>) -> Writer {
     let writer = Writer::default();
     let changes = changes.into_iter();
-    writer.queue().waiting = changes.map(|(root, items)| waiting(root, items)).collect();
+    writer.queue.lock().waiting = changes.map(|(root, items)| waiting(root, items)).collect();
     writer
 }
 
@@ -77,7 +77,7 @@ fn batch_has_a_bounded_number_of_bytes() {
     let (half, whole) = ("x".repeat(MAX_BATCH_BYTES / 2), "x".repeat(MAX_BATCH_BYTES));
     let writer = Writer::default();
     let texts: [&str; 5] = [&half, &half, "x", &whole, "x"];
-    writer.queue().waiting = (1..)
+    writer.queue.lock().waiting = (1..)
         .zip(texts)
         .map(|(number, text)| waiting_with(root(number), 1, text))
         .collect();
@@ -99,9 +99,9 @@ fn change_of_too_many_lines_goes_alone_through_the_general_statement() {
 #[test]
 fn change_waits_while_an_earlier_change_of_its_root_is_repeated() {
     let writer = writer([(root(1), 1), (root(2), 1)]);
-    writer.queue().repeated_roots.insert(root(1));
+    writer.queue.lock().repeated_roots.insert(root(1));
     assert_eq!(taken(&writer), [root(2)]);
     assert_eq!(taken(&writer), []);
-    writer.queue().repeated_roots.clear();
+    writer.queue.lock().repeated_roots.clear();
     assert_eq!(taken(&writer), [root(1)]);
 }

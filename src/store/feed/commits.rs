@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-use super::{Feed, News, lock};
+use super::{Feed, News};
 use crate::store::Store;
 use crate::task::id::TaskId;
 
@@ -53,7 +53,7 @@ impl Feed {
     /// Whether this process has a reader of the tree other than a [`CommitListener`]. Only such a
     /// reader needs [`News::stopped`]: a [`CommitListener`] does not read this field.
     pub(in crate::store) fn is_watched(&self, root: TaskId) -> bool {
-        let trees = lock(&self.trees);
+        let trees = self.trees.lock();
         trees.channels.get(&root).is_some_and(|channels| {
             // `channels` holds one clone of the `Arc`, and each `CommitListener` holds another.
             let commit_listeners = Arc::strong_count(&channels.commit_listeners) - 1;

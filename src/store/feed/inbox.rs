@@ -8,7 +8,7 @@ use tokio::sync::broadcast;
 use tokio::time::Instant;
 
 use super::other_replicas::record;
-use super::{Feed, MAX_REMOTE_SUBSCRIPTIONS, lock};
+use super::{Feed, MAX_REMOTE_SUBSCRIPTIONS};
 use crate::task::id::RequestId;
 
 /// How many commits a reader may fall behind before it misses notifications.
@@ -41,7 +41,7 @@ impl InboxListener {
 impl Feed {
     /// Subscribes to the requests of a tenant. Announces the subscription to the other replicas.
     pub(in crate::store) fn listen_to_inbox(&self, tenant: &str) -> InboxListener {
-        let mut inboxes = lock(&self.inboxes);
+        let mut inboxes = self.inboxes.lock();
         inboxes.0.retain(|_, sender| sender.receiver_count() > 0);
         let sender = inboxes.0.entry(tenant.to_owned());
         let listener = sender.or_insert_with(|| broadcast::channel(INBOX_BUFFER).0);
@@ -76,7 +76,7 @@ impl Feed {
     /// Tells this process's readers of the tenant's inbox which requests a commit has changed. Any
     /// replica may have made the commit.
     pub(in crate::store) fn deliver_requests(&self, tenant: &str, ids: &Arc<[RequestId]>) {
-        if let Some(sender) = lock(&self.inboxes).0.get(tenant) {
+        if let Some(sender) = self.inboxes.lock().0.get(tenant) {
             // The send fails if the tenant has no reader. Then the notification is not needed.
             let _ = sender.send(Some(Arc::clone(ids)));
         }
@@ -85,7 +85,7 @@ impl Feed {
     /// Notifies the local readers that commits may have been missed, so that any request may have
     /// changed.
     pub(super) fn publish_unknown_requests(&self) {
-        for sender in lock(&self.inboxes).0.values() {
+        for sender in self.inboxes.lock().0.values() {
             let _ = sender.send(None);
         }
     }
@@ -94,12 +94,12 @@ impl Feed {
         &self,
         tenants: impl IntoIterator<Item = String>,
     ) {
-        let mut replicas = lock(&self.replicas);
+        let mut replicas = self.replicas.lock();
         record(&mut replicas.inboxes, tenants, MAX_REMOTE_SUBSCRIPTIONS);
     }
 
     pub(super) fn subscribed_inboxes(&self) -> Vec<String> {
-        let inboxes = lock(&self.inboxes);
+        let inboxes = self.inboxes.lock();
         let read = inboxes.0.iter();
         read.filter(|(_, sender)| sender.receiver_count() > 0)
             .map(|(tenant, _)| tenant.clone())
