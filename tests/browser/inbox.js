@@ -33,6 +33,7 @@ async function goesFromQuestionToQuestion(browser, javaScriptEnabled) {
   assert.equal(page.url(), asked[0].url);
   assert.equal((await send(page, page.getByRole("button", { name: "Approve" }))).status(), 303);
   assert.match(await main(page), /Approved\. Next: Refund 80 for order 17/);
+  await page.locator("[autofocus]:focus").waitFor();
   await page.keyboard.press("Enter");
   await page.waitForURL(asked[1].url);
   assert.equal((await send(page, page.getByRole("button", { name: "Approve" }))).status(), 303);
