@@ -134,7 +134,9 @@ impl Relay {
                 .max_lifetime(None)
                 .idle_timeout(None)
                 .connect_lazy_with((**relay).clone());
-            let broken = stop.run_until_cancelled(self.run_connection(&pool)).await;
+            // The future is boxed, because it has 31 KB.
+            let connection = Box::pin(self.run_connection(&pool));
+            let broken = stop.run_until_cancelled(connection).await;
             if broken.is_none() {
                 let _ = timeout(TIMEOUT, pool.close()).await;
                 return;
