@@ -356,3 +356,13 @@ async fn tool_in_doubt_is_asked_about_by_the_approvers_of_the_rule(fixture: Stor
     let reason = asked.own_calls().next().unwrap().reason.clone().unwrap();
     assert!(reason.contains("failed with status 500"), "{reason}");
 }
+
+/// A turn of more calls than `max_calls` (16) runs none of them.
+#[apply(both)]
+async fn turn_of_too_many_calls_uses_no_standing_decision(fixture: StoreFixture) {
+    let harness = harness(fixture, &[&[LARGE], &[OTHER; 17]]).await;
+    let task = harness.stopped().await;
+    answered(&harness, task, remembered(GrantScope::Task, hours(1))).await;
+    ran(&harness, task, "/refund", 1).await;
+    assert_eq!(grant(&harness).await.used, 0);
+}
