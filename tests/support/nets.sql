@@ -12,6 +12,8 @@ alter table agent_task
     add constraint agent_task_lease check ((phase = 'leased') = (lease_owner is not null and lease_until is not null)),
     add constraint agent_task_parent check ((parent_task_id is null) = (root_task_id = task_id));
 
+alter table standing_grant add constraint standing_grant_scope_check check (scope in ('task', 'owner'));
+
 create function agent_task_refuse_end() returns trigger language plpgsql as $$
 begin
     raise exception 'an ended task changes only to Running, and only with a new item' using errcode = 'check_violation';

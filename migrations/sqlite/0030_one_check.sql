@@ -1,0 +1,1 @@
+-- Nothing. Differs from migrations/postgres/0030_one_check.sql, because checks cost SQLite next to nothing.
