@@ -6,6 +6,7 @@ use holdpoint::engine::gate::{GateRefusal, GateState};
 use holdpoint::task::item::Outcome;
 use holdpoint::task::time::Time;
 use macro_rules_attribute::apply;
+use sqlx::postgres::PgListener;
 use sqlx::{AssertSqlSafe, Executor as _};
 
 use super::super::{
@@ -89,6 +90,9 @@ async fn claim_that_loses_against_another_commit_is_repeated_at_once() {
     let engine = harness.engine(8);
     let task = approved(&harness, &engine, &bash(Duration::ZERO)).await;
     until_at_rest(&harness, task).await;
+    let url = harness.fixture.settings.url.reveal();
+    let mut heard = PgListener::connect(url).await.unwrap();
+    heard.listen("holdpoint_feed").await.unwrap();
     let mut other = harness.fixture.holding(TASKS, task.0).await;
     let asking = asking_by(&engine, bash(Duration::from_mins(5)));
     harness.fixture.until_locked_out(1).await;
@@ -103,4 +107,13 @@ async fn claim_that_loses_against_another_commit_is_repeated_at_once() {
     let answer = answer.expect("an answer at once").unwrap().unwrap();
     assert_eq!(answer.call.task_id, task);
     assert!(answer.call.permit.is_some());
+    // An ask that pauses first subscribes to the commits of other replicas.
+    other.execute("notify holdpoint_feed, 'end'").await.unwrap();
+    loop {
+        let message = heard.recv().await.unwrap().payload().to_owned();
+        if message == "end" {
+            break;
+        }
+        assert!(!message.contains("wants"), "{message}");
+    }
 }
