@@ -1,4 +1,4 @@
-//! Checks random sequences of events ("runs") at a gate against the invariants of gate calls, on
+//! Checks random sequences of events ("runs") at two gates against the invariants of gate calls, on
 //! real databases. Askers come, leave, and come back with equal arguments or with the key of their
 //! call. People decide, deadlines pass, runners report, rules and definitions of tools change,
 //! processes crash, and replicas take over. Each replica has a runtime of its own, so that a crash
@@ -37,6 +37,7 @@ const RULES: &str = "Not this one. }
 const GATE: &str = "
 gates:
   coding: { tools: [refund, tag, Bash, Read], use_within: 1h, run_within: 10m, no_lasts: 2m }
+  review: { tools: [refund, Bash], use_within: 1h, run_within: 10m, no_lasts: 2m }
 ";
 const TOOLS: &str = "
   Bash: { external: {}, parameters: { type: object, properties: { command: { type: string } } } }
@@ -47,53 +48,83 @@ agents:";
 /// longer.
 const WAIT: Duration = Duration::from_mins(5);
 
-/// The calls in the sequences: for each, the tool and three spellings of the same arguments.
-const CALLS: [(&str, [&str; 3]); 6] = [
-    (
-        "refund",
-        [
-            r#"{"order":7,"amount":120}"#,
-            r#"{ "amount": 120.0, "order": 7 }"#,
-            r#"{"amount":1.2e2,"order":7}"#,
-        ],
-    ),
-    (
-        "Bash",
-        [
-            r#"{"command":"make"}"#,
-            r#"{ "command" : "make" }"#,
-            r#"{"command":"\u006dake"}"#,
-        ],
-    ),
-    (
-        "refund",
-        [
+/// A call that the sequences propose.
+struct ProposedCall {
+    gate: &'static str,
+    tool: &'static str,
+    /// Three spellings of the same arguments.
+    spellings: [&'static str; 3],
+}
+
+const REFUND: [&str; 3] = [
+    r#"{"order":7,"amount":120}"#,
+    r#"{ "amount": 120.0, "order": 7 }"#,
+    r#"{"amount":1.2e2,"order":7}"#,
+];
+const MAKE: [&str; 3] = [
+    r#"{"command":"make"}"#,
+    r#"{ "command" : "make" }"#,
+    r#"{"command":"\u006dake"}"#,
+];
+
+const CALLS: [ProposedCall; 8] = [
+    ProposedCall {
+        gate: "coding",
+        tool: "refund",
+        spellings: REFUND,
+    },
+    ProposedCall {
+        gate: "coding",
+        tool: "Bash",
+        spellings: MAKE,
+    },
+    ProposedCall {
+        gate: "coding",
+        tool: "refund",
+        spellings: [
             r#"{"order":8,"amount":5}"#,
             r#"{"amount":5,"order":8}"#,
             r#"{"order":8.0,"amount":5.0}"#,
         ],
-    ),
-    (
-        "Bash",
-        [
+    },
+    ProposedCall {
+        gate: "coding",
+        tool: "Bash",
+        spellings: [
             r#"{"command":"ls"}"#,
             r#"{"command": "ls"}"#,
             r#"{ "command":"ls" }"#,
         ],
-    ),
-    (
-        "Read",
-        [r#"{"path":"a"}"#, r#"{"path": "a"}"#, r#"{ "path":"a" }"#],
-    ),
-    (
-        "tag",
-        [r#"{"text":"a"}"#, r#"{"text": "a"}"#, r#"{ "text":"a" }"#],
-    ),
+    },
+    ProposedCall {
+        gate: "coding",
+        tool: "Read",
+        spellings: [r#"{"path":"a"}"#, r#"{"path": "a"}"#, r#"{ "path":"a" }"#],
+    },
+    ProposedCall {
+        gate: "coding",
+        tool: "tag",
+        spellings: [r#"{"text":"a"}"#, r#"{"text": "a"}"#, r#"{ "text":"a" }"#],
+    },
+    // The first two calls, at another gate.
+    ProposedCall {
+        gate: "review",
+        tool: "refund",
+        spellings: REFUND,
+    },
+    ProposedCall {
+        gate: "review",
+        tool: "Bash",
+        spellings: MAKE,
+    },
 ];
 
 /// The calls of the runs that test a tool in doubt. Both are calls of `Bash`. The first call needs
 /// an approval, and puts `Bash` in doubt if it may have run. A rule allows the second call.
 const IN_DOUBT: [usize; 2] = [1, 3];
+
+/// The calls of the runs that make an equal call at both gates.
+const AT_BOTH_GATES: [[usize; 2]; 2] = [[0, 6], [1, 7]];
 
 /// One process: its engine, and the runtime that ends when the process crashes.
 pub struct Replica {
@@ -177,6 +208,8 @@ struct Seen {
     changes: usize,
     /// Approved calls about which a person was asked again, because the definition had changed.
     held_anew: usize,
+    /// Runs that stored an equal call at each of the two gates.
+    at_both_gates: usize,
 }
 
 /// One run: the calls of one session at a gate.
@@ -315,10 +348,10 @@ async fn check_runs(fixture: StoreFixture, count: usize) {
     for seed in first..first + count as u64 {
         let mut rng = SeededRng(seed);
         let likely = [0, 0, 0, 1, 1, 1, 2, 3, 4, 5];
-        let calls = if rng.one_in(4) {
-            IN_DOUBT.to_vec()
-        } else {
-            vec![rng.pick(&likely), rng.pick(&likely)]
+        let calls = match rng.below(8) {
+            0..=1 => IN_DOUBT.to_vec(),
+            2 => rng.pick(&AT_BOTH_GATES).to_vec(),
+            _ => vec![rng.pick(&likely), rng.pick(&likely)],
         };
         server.restore();
         let run = RunState {
@@ -358,6 +391,7 @@ async fn check_runs(fixture: StoreFixture, count: usize) {
         (seen.edits, 60),
         (seen.changes, 12),
         (seen.held_anew, 200),
+        (seen.at_both_gates, 20),
     ];
     let enough = wanted.iter().all(|(seen, runs)| *seen >= count / runs);
     assert!(enough, "the runs prove nothing: {seen:?}");

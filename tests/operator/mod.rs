@@ -13,6 +13,7 @@ mod init_file;
 mod log_lines;
 mod mcp_results;
 mod mcp_review;
+mod memory;
 mod metrics;
 mod notify_command;
 mod notify_rooms;

@@ -6,6 +6,8 @@
     reason = "an item of a new type starts and delivers nothing by itself"
 )]
 
+use std::collections::BTreeSet;
+
 use holdpoint::engine::Refusal;
 use holdpoint::engine::gate::{GateAnswer, GateDecision, GateRefusal, GateState};
 use holdpoint::task::change::{ASKER_UNTIL_DELIVERED, Journal};
@@ -18,7 +20,7 @@ use holdpoint::task::verdict::Verdict;
 
 use super::super::invariants::check_ended;
 use super::tool_server::{CHANGED, Definition};
-use super::{Ask, CALLS, HandedResult, RunState};
+use super::{AT_BOTH_GATES, Ask, CALLS, HandedResult, RunState};
 
 impl RunState<'_> {
     pub(super) async fn answers(&mut self) {
@@ -47,6 +49,9 @@ impl RunState<'_> {
 
     async fn answered(&mut self, ask: &Ask, answer: GateAnswer) {
         let (seed, task) = (self.seed, answer.call.task_id);
+        let asked = &CALLS[ask.call];
+        let answered = (answer.call.gate.as_str(), answer.call.tool.as_str());
+        assert_eq!(answered, (asked.gate, asked.tool), "seed {seed}");
         if let Some(permit) = answer.call.permit {
             self.permitted(ask, &answer, permit.attempt).await;
         }
@@ -158,6 +163,13 @@ impl RunState<'_> {
         if !journals.iter().all(has_ended) {
             return false;
         }
+        if AT_BOTH_GATES.iter().any(|pair| self.calls == pair) {
+            let gates: BTreeSet<_> = journals
+                .iter()
+                .map(|(_, journal)| &journal.row.agent)
+                .collect();
+            self.seen.at_both_gates += usize::from(gates.len() == 2);
+        }
         let ran = self.harness.tool.since(self.executions);
         self.tools_in_doubt_are_held(&journals);
         for (task, journal) in journals {
@@ -193,24 +205,24 @@ impl RunState<'_> {
         true
     }
 
-    /// A call that may have run puts its tool in doubt, until a person decides a call of the tool.
-    /// Asserts that no rule starts a `once` call that was proposed while its tool was in doubt,
-    /// unless a person has ended the doubt before the start.
+    /// A call that may have run puts its tool in doubt at its gate, until a person decides a call
+    /// of the tool at this gate. Asserts that no rule starts a `once` call that was proposed while
+    /// its tool was in doubt, unless a person has ended the doubt before the start.
     fn tools_in_doubt_are_held(&mut self, journals: &[(TaskId, Journal)]) {
-        let mut changes: Vec<(String, Time, bool)> = Vec::new();
+        let mut changes: Vec<((String, String), Time, bool)> = Vec::new();
         for (_, journal) in journals {
-            let tool = proposed(journal).name;
+            let tool = tool_of(journal);
             let of_tool = |item: &Item| Some((tool.clone(), item.at, may_have_run(&item.fact)?));
             changes.extend(journal.items.iter().filter_map(of_tool));
         }
         changes.sort_by_key(|(_, at, _)| *at);
         for (_, journal) in journals {
-            let tool = proposed(journal).name;
+            let tool = tool_of(journal);
             self.seen.in_doubt += count(journal, |fact| {
                 matches!(fact, Fact::Judged { judgement, .. } if judgement.reason.as_deref().is_some_and(
                     |reason| reason.contains("is held until a human has decided one of them")))
             });
-            if !["refund", "Bash"].contains(&tool.as_str()) {
+            if !["refund", "Bash"].contains(&tool.1.as_str()) {
                 continue;
             }
             // One of these asks created the call. The service judged the call after that ask had
@@ -367,8 +379,17 @@ pub(super) fn call_of(journal: &Journal) -> usize {
     let text = proposed.arguments_text.as_str();
     CALLS
         .iter()
-        .position(|(tool, spellings)| *tool == proposed.name && spellings.contains(&text))
+        .position(|call| {
+            call.gate == journal.row.agent
+                && call.tool == proposed.name
+                && call.spellings.contains(&text)
+        })
         .unwrap()
+}
+
+/// Returns the gate of this journal's call, and the name of its tool.
+fn tool_of(journal: &Journal) -> (String, String) {
+    (journal.row.agent.clone(), proposed(journal).name)
 }
 
 fn proposed(journal: &Journal) -> ToolCall {

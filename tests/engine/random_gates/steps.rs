@@ -19,7 +19,7 @@ use super::super::engine_harness::{alice, whole};
 use super::super::gates::agent;
 use super::super::worker_steps::WorkerSteps as _;
 use super::invariants::call_of;
-use super::{Ask, CALLS, Presence, Replica, RunState, WAIT};
+use super::{Ask, CALLS, Presence, ProposedCall, Replica, RunState, WAIT};
 
 const POLLS: u32 = 400;
 
@@ -68,7 +68,11 @@ impl RunState<'_> {
 
     pub(super) async fn asks(&mut self) {
         let call = self.rng.pick(&self.calls.clone());
-        let (tool, spellings) = CALLS[call];
+        let ProposedCall {
+            gate,
+            tool,
+            spellings,
+        } = CALLS[call];
         let key = format!("{} {call} {}", self.session, self.rng.below(2));
         let known = self.tasks().await;
         let identity = match self.rng.below(10) {
@@ -90,7 +94,7 @@ impl RunState<'_> {
         let runner = self.rng.pick(&[None, None, Some("r1"), Some("r2")]);
         let progress = AskProgress::default();
         let proposal = Proposal {
-            gate: None,
+            gate: Some(gate.to_owned()),
             tool: tool.to_owned(),
             arguments_text: spelling.to_owned(),
             session_id: Some(self.session.clone()),
@@ -370,7 +374,7 @@ impl RunState<'_> {
         for task in self.tasks().await {
             let journal = self.harness.journal(task).await;
             let started = |item: &Item| matches!(item.fact, Fact::ToolStarted { .. });
-            if CALLS[call_of(&journal)].0 == "refund"
+            if CALLS[call_of(&journal)].tool == "refund"
                 && !journal.row.status.is_terminal()
                 && !journal.items.iter().any(started)
             {

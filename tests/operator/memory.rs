@@ -1,0 +1,58 @@
+//! Tests the memory that a service keeps for tasks that wait for a person.
+
+use std::time::Duration;
+
+use macro_rules_attribute::apply;
+use serde_json::json;
+use tokio::time::timeout;
+
+use crate::api::approval_cycle::on_both;
+use crate::support::allocator::allocated_bytes;
+use crate::support::pause;
+use crate::support::test_app::{ACCOUNTS, On, TestApp};
+
+const DEMONSTRATION: &str = include_str!("../../src/config/demo.yaml");
+
+/// The number of tasks that fill the caches of the service and of the test.
+const FIRST_TASKS: usize = 20;
+/// The number of tasks that follow.
+const TASKS: usize = 200;
+/// The maximum growth for each task. A task's row alone takes more memory. Connections to Postgres
+/// and caches grow by up to 70 KiB in all.
+const MAX_BYTES: usize = 512;
+/// The time within which ended drives must free their memory. Caches are freed later.
+const FREE_LIMIT: Duration = Duration::from_secs(10);
+
+#[apply(on_both)]
+async fn task_that_waits_for_a_person_keeps_no_memory(on: On) {
+    // The script of the demonstration pauses before each of its answers.
+    let unpaced =
+        DEMONSTRATION.replace("script: builtin:refunds", "script: tests/fuzz/refunds.yaml");
+    let app = TestApp::with(on, &format!("{unpaced}{ACCOUNTS}")).await;
+    let pause_task = async || {
+        let body = json!({"input": "refund 120 for order 17"});
+        let owner = app.owner().header("prefer", "wait=60");
+        let created = owner.post("/v1/tasks", &body).await;
+        assert_eq!(created.body["status"], "Paused", "{}", created.text);
+    };
+    for _ in 0..FIRST_TASKS {
+        pause_task().await;
+    }
+    let before = allocated_bytes();
+    for _ in 0..TASKS {
+        pause_task().await;
+    }
+    let growth = || allocated_bytes().saturating_sub(before);
+    // The end of a task's drive frees memory after the answer.
+    let freed = timeout(FREE_LIMIT, async {
+        while growth() >= TASKS * MAX_BYTES {
+            pause().await;
+        }
+    });
+    assert!(
+        freed.await.is_ok(),
+        "the paused tasks keep {} bytes",
+        growth()
+    );
+    app.stop().await;
+}
