@@ -9,6 +9,7 @@ use super::clean::Cleaner;
 use super::protocol::{AttemptOutcome, BodyParts, Protocol, RequestMode};
 
 mod calls;
+mod chunk;
 mod merge;
 mod reply;
 mod request;

@@ -4,6 +4,7 @@
 use serde_json::{Map, Value};
 
 use super::calls::PartialCalls;
+use super::chunk::Chunk;
 use super::merge;
 use super::reply::{self, unreadable};
 use crate::model::AnswerCall;
@@ -223,29 +224,24 @@ impl StreamReader for ChatStreamReader {
             return Ok(StreamState::Open);
         }
         let readable = replace_escapes(data, InvalidEscape::LoneSurrogates);
-        let chunk = serde_json::from_str::<Value>(&readable);
+        let whole = || serde_json::from_str(&readable).unwrap_or_else(|_| Value::from(&*readable));
         if event.name == "error" {
-            return Err(classify_error(
-                &chunk.unwrap_or_else(|_| readable.into()),
-                &self.cleaner,
-            ));
+            return Err(classify_error(&whole(), &self.cleaner));
         }
-        let Ok(Value::Object(mut chunk)) = chunk else {
+        let Ok(chunk) = serde_json::from_str::<Chunk>(&readable) else {
             return Err(retryable("a part of its answer is not complete JSON"));
         };
-        if let Some(error) = chunk.get("error").filter(|error| is_non_empty(error)) {
-            return Err(classify_error(error, &self.cleaner));
+        if is_non_empty(&chunk.error) {
+            return Err(classify_error(&chunk.error, &self.cleaner));
         }
-        if chunk.get("object").is_some_and(|object| object == "error") {
-            return Err(classify_error(&Value::Object(chunk), &self.cleaner));
+        if chunk.object == "error" {
+            return Err(classify_error(&whole(), &self.cleaner));
         }
-        if let Some(usage @ Value::Object(_)) = chunk.remove("usage") {
-            self.usage = Some(usage);
+        if chunk.usage.is_object() {
+            self.usage = Some(chunk.usage);
         }
-        let choices = if let Some(Value::Array(choices)) = chunk.remove("choices") {
-            choices
-        } else {
-            Vec::new()
+        let Value::Array(choices) = chunk.choices else {
+            return Ok(StreamState::Open);
         };
         let first = choices
             .into_iter()

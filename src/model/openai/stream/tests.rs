@@ -118,6 +118,23 @@ fn why(stream: &str) -> (String, bool) {
 }
 
 #[test]
+fn last_of_equal_members_of_a_chunk_counts() {
+    let choices = |text: &str| format!(r#""choices": [{{"delta": {{"content": "{text}"}}}}]"#);
+    let (first, last) = (choices("no"), choices("yes"));
+    let twice = format!("data: {{{first}, \"id\": 1, \"id\": [], {last}}}\n\n");
+    let (answer, _) = answered(&(twice + &stream(&[finish("stop")])));
+    assert_eq!(answer.text.as_deref(), Some("yes"));
+}
+
+#[test]
+fn chunk_with_a_broken_member_that_is_not_read_is_retried() {
+    let broken = r#"data: {"choices": [{"delta": {"content": "no"}}], "id": {"a" 1}}"#;
+    let (reason, retried) = why(&format!("{broken}\n\n{}", stream(&[finish("stop")])));
+    assert_eq!(reason, "a part of its answer is not complete JSON");
+    assert!(retried);
+}
+
+#[test]
 fn text_comes_in_pieces_with_its_usage_at_the_end() {
     let (answer, told) = answered(&stream(&[
         delta(json!({"role": "assistant", "content": "", "refusal": null})),
