@@ -18,7 +18,10 @@ def gate(request, handler):
     call = request.tool_call
 
     def run(args: dict) -> str:
-        return handler(request.override(tool_call={**call, "args": args})).content
+        message = handler(request.override(tool_call={**call, "args": args}))
+        if message.status == "error":  # `guarded` reports that the outcome is unknown
+            raise RuntimeError(message.content)
+        return message.content
 
     content = guarded(call["name"], call["args"], f"langchain:{call['id']}", run)
     return ToolMessage(content=content, tool_call_id=call["id"])

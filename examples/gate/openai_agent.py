@@ -11,7 +11,7 @@ from hold import guarded
 
 def gated(function):
     """A tool that runs only when the gate allows its call."""
-    tool = function_tool(function)
+    tool = function_tool(function, failure_error_function=None)  # an error is raised, so `guarded` reports it
     invoke = tool.on_invoke_tool
 
     async def ask(context: ToolContext, text: str) -> str:

@@ -1,4 +1,5 @@
-"""Plays Bob until the process is ended: approves every open request, but rejects refunds of 999."""
+"""Plays Bob until the process is ended: approves every open request, but rejects refunds of 999. Of a call with an
+unknown outcome, he says that it has failed."""
 
 import json
 import os
@@ -20,6 +21,7 @@ def send(path: str, body: dict | None = None) -> dict:
 while True:
     for request in send("/v1/requests")["requests"]:
         rejects = "999" in request["tool_calls"][0]["arguments_text"]
+        rejects = rejects or request["kind"] == "reconcile"
         body = {"action": "reject", "reason": "no"} if rejects else {"action": "approve"}
         try:
             send(f"/resume/{request['request_id']}", body)

@@ -1,4 +1,5 @@
-"""Runs the Python examples with scripted models. Each example makes an approved, an allowed and a rejected refund."""
+"""Runs the Python examples with scripted models. Each example makes an approved, an allowed and a rejected refund. A tool
+of each framework raises an error: the example must not report that its call succeeded."""
 
 import asyncio
 import json
@@ -15,8 +16,11 @@ import langchain_agent
 import openai_agent
 from agents import ModelResponse, Runner, Usage
 from agents.models.interface import Model
+from langchain.agents import create_agent
+from langchain.tools import tool
 from langchain_core.language_models.fake_chat_models import FakeMessagesListChatModel
 from langchain_core.messages import AIMessage
+from langchain_core.tools import ToolException
 from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
 
 CASES = [(15.0, "Refunded 15.0"), (120.0, "Refunded 120.0"), (999.0, "Not run: ")]
@@ -65,6 +69,54 @@ def openai() -> None:
         assert expected in model.seen, model.seen
 
 
+def outcomes_of(run) -> list:
+    """Runs a function. Returns the outcomes that the example reports meanwhile."""
+    outcomes, post = [], hold.post
+
+    def spy(path: str, body: dict, headers: dict) -> dict:
+        if path == "/v1/gate/outcomes":
+            outcomes.append(body["outcome"])
+        return post(path, body, headers)
+
+    hold.post = spy
+    try:
+        run()
+    finally:
+        hold.post = post
+    return outcomes
+
+
+def failing_langchain() -> None:
+    @tool("refund")
+    def raises(order: int, amount: float) -> str:
+        """Pay an order back."""
+        raise OSError("The connection was lost.")
+
+    @tool("refund")
+    def handles(order: int, amount: float) -> str:
+        """Pay an order back."""
+        raise ToolException("The connection was lost.")
+
+    handles.handle_tool_error = True  # LangChain makes a message of the error
+    for amount, failing in ((131.0, raises), (132.0, handles)):
+        call = {"name": "refund", "args": {"order": 19, "amount": amount}, "id": f"l-{amount}"}
+        model = ScriptedChat(responses=[AIMessage(content="", tool_calls=[call]), AIMessage(content="Done.")])
+        agent = create_agent(model, tools=[failing], middleware=[langchain_agent.gate])
+        outcomes = outcomes_of(lambda: agent.invoke({"messages": [{"role": "user", "content": "Refund"}]}))
+        assert outcomes == ["unknown"], outcomes
+
+
+def failing_openai() -> None:
+    def refund(order: int, amount: float) -> str:
+        """Pay an order back."""
+        raise OSError("The connection was lost.")
+
+    agent = openai_agent.agent(ScriptedModel(133.0))
+    agent.tools = [openai_agent.gated(refund)]
+    outcomes = outcomes_of(lambda: asyncio.run(Runner.run(agent, "Refund")))
+    assert outcomes == ["unknown"], outcomes
+
+
 def plain() -> None:
     runs = []
     pay = lambda args: runs.append(args) or "paid"  # noqa: E731
@@ -89,3 +141,6 @@ guide()
 for test in (plain, langchain, openai):
     test()
     print(f"{test.__name__}: allowed, approved, rejected", file=sys.stdout, flush=True)
+for test in (failing_langchain, failing_openai):
+    test()
+    print(f"{test.__name__}: its outcome is reported as unknown", file=sys.stdout, flush=True)
