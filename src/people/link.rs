@@ -24,7 +24,8 @@ pub struct LinkSettings {
     /// The right that a link gives its person: `open` to read the request, `decide` to decide it,
     /// too.
     pub may: LinkMay,
-    /// The time for which a link works. A link never works after the deadline of its request.
+    /// The time for which a link works, whatever becomes of its request. After the deadline of the
+    /// request, the link shows that no answer came in time, and accepts none.
     #[serde(with = "duration_text")]
     #[schemars(with = "duration_text::Text")]
     pub expires_in: Duration,
@@ -116,7 +117,8 @@ impl Links {
     /// Returns the URL of a new link for the message of a delivery. The link gives `person` the
     /// right to a request. `deadline` is the request's deadline, if any; `now` is the time by the
     /// clock of the machine. Returns `None` if the deadline has passed, or the link cannot be
-    /// sealed.
+    /// sealed. The link outlasts the deadline, so that the person can read what became of the
+    /// request. The request itself refuses an answer after its deadline.
     #[must_use]
     pub fn url(
         &self,
@@ -126,18 +128,17 @@ impl Links {
         now: Time,
         delivery_id: Uuid,
     ) -> Option<String> {
-        let latest_end = now + self.settings.expires_in;
+        if deadline.is_some_and(|deadline| deadline <= now) {
+            return None;
+        }
         let link = Link {
             tenant: person.tenant.clone(),
             user: person.user.clone(),
             request_id,
             made_at: now,
-            expires_at: deadline.map_or(latest_end, |deadline| deadline.min(latest_end)),
+            expires_at: now + self.settings.expires_in,
             delivery_id,
         };
-        if link.expires_at <= now {
-            return None;
-        }
         let token = self.sealer.seal_link(&link.bytes()?).ok()?;
         Some(format!("{}{token}", self.base))
     }
@@ -268,14 +269,15 @@ mod tests {
     }
 
     #[test]
-    fn link_ends_with_its_time_and_never_after_the_requests_deadline() {
+    fn link_ends_with_its_time_whatever_the_requests_deadline() {
         let short = LinkSettings {
             expires_in: Duration::from_hours(1),
             ..LinkSettings::default()
         };
         for (settings, deadline, hours) in [
             (LinkSettings::default(), None, 72),
-            (LinkSettings::default(), Some(2), 2),
+            (LinkSettings::default(), Some(2), 72),
+            (LinkSettings::default(), Some(100), 72),
             (short.clone(), Some(2), 1),
             (short, None, 1),
         ] {
@@ -287,7 +289,15 @@ mod tests {
             assert!(!links.has_ended(&link, Time(end.0 - 1)), "{hours}");
             assert!(links.has_ended(&link, end), "{hours}");
         }
-        assert_eq!(url(&links(LinkSettings::default()), Some(NOW)), None);
+    }
+
+    #[test]
+    fn request_whose_deadline_has_passed_gets_no_link() {
+        let links = links(LinkSettings::default());
+        for passed in [Time(NOW.0 - 1), NOW] {
+            assert_eq!(url(&links, Some(passed)), None);
+        }
+        assert!(url(&links, Some(Time(NOW.0 + 1))).is_some());
     }
 
     #[test]

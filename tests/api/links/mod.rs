@@ -1,8 +1,9 @@
-//! Tests of sealed links: decisions by link, answers that a link cannot give, and links that are
-//! refused.
+//! Tests of sealed links: decisions by link, answers that a link cannot give, links that are
+//! refused, and links as they are mailed.
 
 mod deciding;
 mod keeping;
+mod mailed;
 mod refused;
 mod scanned;
 mod states;

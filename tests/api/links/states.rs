@@ -1,12 +1,14 @@
 //! Tests of each state of a link's page, in both languages.
 
+use std::time::Duration;
+
 use macro_rules_attribute::apply;
 
 use super::super::approval_cycle::on_both;
 use super::super::request_kinds::items;
 use super::{answer, digest, ended, linked, page, page_in, press};
 use crate::support::fake_chat_completions::text_answer;
-use crate::support::links::link;
+use crate::support::links::{LinkSpec, link, link_spec};
 use crate::support::test_app::{On, TestApp};
 
 /// Asserts that the page contains these words in English and in Chinese, and that the page has a
@@ -22,11 +24,18 @@ async fn says_in_both(app: &TestApp, path: &str, words: [&[&str]; 2], form: bool
     }
 }
 
-/// Asserts that the page of a closed request does not say until when its link works.
+/// The words before the deadline of a request, in English and in Chinese.
+const ANSWERED_UNTIL: [&str; 2] = ["This question can be answered until", "此请求可在"];
+
+/// Asserts that the page of a closed request does not say until when its link works, or until when
+/// the request can be answered.
 async fn says_no_end(app: &TestApp, path: &str) {
     for (language, words) in [("en", "Your link works until"), ("zh", "此链接有效至")] {
         let shown = page_in(app, path, language).await;
         shown.assert_lacks(words);
+        for deadline in ANSWERED_UNTIL {
+            shown.assert_lacks(deadline);
+        }
     }
 }
 
@@ -39,6 +48,7 @@ async fn open_request_is_shown_as_the_persons_with_its_end_and_its_buttons(on: O
         "A decision on this page counts as dora's.",
         "Not you?",
         "Your link works until",
+        ANSWERED_UNTIL[0],
         ">Approve<",
         "name=\"then\"",
         "Refund 120 for order 17",
@@ -49,9 +59,30 @@ async fn open_request_is_shown_as_the_persons_with_its_end_and_its_buttons(on: O
         "此链接属于 dora（dora@acme.example）。",
         "在此页面作出的决定视为 dora 的决定。",
         "此链接有效至",
+        ANSWERED_UNTIL[1],
         "登录",
     ];
     says_in_both(&app, &link("dora", &held.request), [english, chinese], true).await;
+    app.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn page_of_a_link_says_the_deadline_only_if_it_is_before_the_end_of_the_link() {
+    let app = linked(On::Sqlite, "{ groups: [finance] }").await;
+    let held = app.held().await;
+    let deadline = held.body["pending"][0]["expires_at"].as_str().unwrap();
+    let deadline = deadline[..19].replace('T', " ");
+    for (hours, is_said) in [(23, false), (72, true)] {
+        let path = LinkSpec {
+            life: Duration::from_hours(hours),
+            ..link_spec("dora", &held.request)
+        }
+        .path();
+        let shown = page(&app, &path).await;
+        shown.assert_has("Your link works until");
+        let words = format!("{} {deadline} UTC.", ANSWERED_UNTIL[0]);
+        assert_eq!(shown.text.contains(&words), is_said, "{}", shown.text);
+    }
     app.stop().await;
 }
 

@@ -66,12 +66,20 @@ pub(crate) fn person_line(view: &View<'_>, link: &CurrentLink) -> Markup {
 }
 
 /// Renders the last lines of the page: the time until which the link works, and the actions that
-/// need a key. The line with the time says that the link ends with the question. The page of a
-/// closed request leaves this line out, because the link still opens that page.
+/// need a key. If the request's deadline is before the end of the link, the line with the time
+/// begins with the deadline, because an answer is accepted only until then. The page of a closed
+/// request leaves this line out, because its reader has nothing to answer.
 pub(crate) fn expiry_lines(view: &View<'_>, link: &CurrentLink) -> Markup {
     let until = utc_text(&link.expires_at);
+    let deadline = view.row.expires_at.filter(|at| *at < link.expires_at);
+    let deadline = deadline.map(|at| utc_text(&at));
     html! {
-        @if view.row.state().is_open() { p { (fill(view.texts.link_until, &[("at", &until)])) } }
+        @if view.row.state().is_open() {
+            p {
+                @if let Some(at) = &deadline { (fill(view.texts.link_deadline, &[("at", at)])) " " }
+                (fill(view.texts.link_until, &[("at", &until)]))
+            }
+        }
         p { (view.texts.link_rest) " " (sign_in_link(&view.return_path, &view.prefix, view.texts)) }
     }
 }

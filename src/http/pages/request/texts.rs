@@ -10,7 +10,8 @@ texts! {
     link_for: "For {person}.", "此链接属于 {person}。";
     link_counts: "A decision on this page counts as {user}'s.", "在此页面作出的决定视为 {user} 的决定。";
     link_not_you: "Not you? Close it and tell the operator.", "不是您本人？请关闭此页面并告知管理员。";
-    link_until: "Your link works until {at}, and ends when this question does.", "此链接有效至 {at}，并随此请求结束而失效。";
+    link_deadline: "This question can be answered until {at}.", "此请求可在 {at} 之前答复。";
+    link_until: "Your link works until {at}.", "此链接有效至 {at}。";
     link_rest: "Whole task, edits, logins: sign in.", "查看完整任务、修改调用和提供凭据需要密钥。";
     link_no_answer: "To do this, sign in.", "请登录后执行此操作。";
     link_sign_in: "Sign in", "登录";
