@@ -29,6 +29,7 @@ use self::gate::OpenCallLocks;
 use self::runtime::awaited_calls::AwaitedCalls;
 use self::runtime::in_flight_calls::InFlightCalls;
 use self::runtime::in_flight_model_calls::InFlightModelCalls;
+use self::runtime::keyed_tools::KeyedTools;
 use self::runtime::leases::Leases;
 use self::runtime::lone_drive::LoneDrives;
 pub use self::runtime::worker::Worker;
@@ -119,6 +120,7 @@ pub struct Engine {
     in_flight_model_calls: Arc<InFlightModelCalls>,
     awaited_calls: AwaitedCalls,
     open_call_locks: OpenCallLocks,
+    keyed_tools: KeyedTools,
     drivers: TaskTracker,
     /// Whether a queued task may be waiting in the database for a slot of this process.
     backlog: AtomicBool,
@@ -169,6 +171,7 @@ impl Engine {
             in_flight_model_calls: Arc::default(),
             awaited_calls: AwaitedCalls::default(),
             open_call_locks: OpenCallLocks::default(),
+            keyed_tools: KeyedTools::default(),
             drivers: TaskTracker::new(),
             backlog: AtomicBool::new(false),
             skipped_overdue: AtomicUsize::new(0),

@@ -1,11 +1,13 @@
 //! Reads the calls of one user at a gate: the earlier calls with which a proposed call is compared,
 //! and the number of pending calls.
 //!
-//! The statements search three indexes:
+//! The statements search four indexes:
 //! - In `agent_task_call_key`, the calls with one key form one range.
 //! - `intervention_request_gate` has the pending requests, and so leads to the pending calls. An
 //!   index on the status in `agent_task` would find these calls, too, but nearly every commit would
 //!   have to update that index.
+//! - `intervention_request_reconcile` has the pending reconcile requests, and so leads to the calls
+//!   of unknown outcome. Thus, no number of other pending calls hides such a call.
 //! - In `agent_task_quarantine`, the newest change of a tool's quarantine is the last entry of one
 //!   range.
 //!
@@ -26,9 +28,13 @@ use crate::task::status::TaskStatus;
 use crate::task::time::Time;
 use crate::task::user::UserId;
 
-/// The maximum number of rows that each search of `EQUAL` looks at: the newest calls with one key,
-/// and the user's newest pending requests.
-const MAX_SCANNED_ROWS: i64 = 1000;
+/// The maximum number of calls with one key that `EQUAL` looks at, the newest first. An equal
+/// proposal continues an open call, or is held beside it. So an open call has more newer equal
+/// calls than this only if clients have demanded new calls (`attach: false`).
+const MAX_EQUAL_CALLS: i64 = 200;
+/// The maximum number of the user's pending reconcile requests that `EQUAL` looks at, the newest
+/// first. Each of them may hold the proposed call, so this number is far above any usual one.
+const MAX_RECONCILE_REQUESTS: i64 = 1000;
 
 /// Selects the two groups of calls that [`Store::equal_calls`] returns. For each spelling of the
 /// user's id, also selects the call with the newest change of the tool's quarantine. Only in the
@@ -60,16 +66,17 @@ select c.user_id, c.task_id, c.status, c.call_key, c.asker_until, c.updated_at,
           order by case when x.status = 'Running' then 0 when x.status = 'Paused' then 2
                     when x.asker_until = 0 then 1 else 3 end, x.task_id desc limit 20) y)
      union all
-    (select y.* from " (people 1 3 10) " p cross join lateral (select p.user_id, x.* from (select r.root_task_id, r.kind from intervention_request r
+    (select y.* from " (people 1 3 10) " p cross join lateral (select p.user_id, x.* from (select r.root_task_id from intervention_request r
               where r.tenant = $1 and r.gate = $2 and r.gate_user = p.user_id and r.status = 'pending'
-              order by r.request_id desc limit $8) q
+                and r.kind = 'reconcile'
+              order by r.request_id desc limit $11) q
           cross join lateral (select t.task_id, t.status, t.call_key, " (asker_until "true") ", t.updated_at,
                     null::bigint as quarantine_at, null::boolean as in_quarantine
                from agent_task t
               where t.task_id = q.root_task_id and t.session_id = $4 and t.call_tool = $5 and t.status = 'Paused'
                 and t.call_key <> all($6::text[])
               limit 1) x
-          order by q.kind = 'reconcile' desc, x.task_id desc limit 20) y)
+          order by x.task_id desc limit 20) y)
      union all
     (select p.user_id, x.* from " (people 1 3 10) " p
           cross join lateral (select t.task_id, t.status, t.call_key, t.asker_until, t.updated_at, t.quarantine_at, t.in_quarantine
@@ -100,11 +107,12 @@ select c.user_id, c.task_id, c.status, c.call_key, c.asker_until, c.updated_at,
        and (t.status in ('Running', 'Paused') or t.updated_at >= $7)
      union all
     select p.user_id, t.task_id, t.status, t.call_key, t.asker_until, t.updated_at, null, null,
-           row_number() over (partition by p.user_id order by r.kind = 'reconcile' desc, t.task_id desc) as place
+           row_number() over (partition by p.user_id order by t.task_id desc) as place
       from " (people 1 3 10) " p cross join intervention_request r cross join agent_task t
      where r.request_id in (select i.request_id from intervention_request i
             where i.tenant = $1 and i.gate = $2 and i.gate_user = p.user_id and i.status = 'pending'
-            order by i.request_id desc limit $8)
+              and i.kind = 'reconcile'
+            order by i.request_id desc limit $11)
        and t.task_id = r.root_task_id and t.session_id = $4 and t.call_tool = $5 and t.status = 'Paused'
        and t.call_key not in (select value from json_each($6))
      union all
@@ -133,7 +141,17 @@ const OPEN: Sql = sql!(
 )
 .by_key();
 
-pub(super) const STATEMENTS: &[Sql] = &[EQUAL, OPEN];
+/// Selects the spellings of the user's id for which a call of the tool has a call key. Reads one
+/// entry of `agent_task_call_key` for each spelling. The `limit` has the same purpose as in `EQUAL`.
+const KEYED: Sql = sql!(
+    "select p.user_id from " (people 1 3 6) " p
+  where (select true from agent_task t
+      where t.tenant = $1 and t.agent = $2 and t.user_id = p.user_id and t.session_id = $4 and t.call_tool = $5
+        and t.call_key is not null limit 1)"
+)
+.by_key();
+
+pub(super) const STATEMENTS: &[Sql] = &[EQUAL, OPEN, KEYED];
 
 record! {
     struct EqualRecord {
@@ -154,7 +172,7 @@ record! {
 /// The earlier calls that affect how a new call of their tool is handled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundCalls {
-    /// The equal calls and the other pending calls of the tool, newest first.
+    /// The equal calls and the other calls of the tool whose outcome is unknown, newest first.
     pub calls: Vec<EqualCall>,
     /// The call that put the tool into quarantine in this session (see `task/quarantine.rs`).
     /// `None` if the tool is not in quarantine: either no call put it there, or a person has since
@@ -162,7 +180,8 @@ pub struct FoundCalls {
     pub quarantined_by: Option<TaskId>,
 }
 
-/// A call at a gate that is equal to a proposed call, or a pending call of the same tool.
+/// A call at a gate that is equal to a proposed call, or a call of the same tool whose outcome is
+/// unknown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EqualCall {
     /// The task that carries out the call.
@@ -188,13 +207,12 @@ impl Store {
     /// Reads the earlier calls that affect how a new call of `tool` is handled. All of them are
     /// calls of one user, in one session and at one gate. [`FoundCalls::calls`] has two groups:
     /// - the equal calls: they have one of the `keys`, and either are open or ended at or after the
-    ///   time `since`.
-    /// - the other pending calls of the tool.
+    ///   time `since`. Only the newest `MAX_EQUAL_CALLS` calls with a key are looked at.
+    /// - the other calls of the tool whose outcome is unknown and about which people are asked.
     ///
     /// For each stored spelling of the user's id, a group has at most 20 calls. Of more than 20
     /// equal calls, the group has the running calls first, then the ended calls whose asker left
-    /// before it got the result, then the paused calls, then the other ended calls. Of more than 20
-    /// other pending calls, the group has the calls with an unknown outcome first.
+    /// before it got the result, then the paused calls, then the other ended calls.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
@@ -221,9 +239,10 @@ impl Store {
             tool,
             keys,
             since.0,
-            MAX_SCANNED_ROWS,
+            MAX_EQUAL_CALLS,
             Value::Now,
             name_keys,
+            MAX_RECONCILE_REQUESTS,
         ];
         let records: Vec<EqualRecord> = self.db().all(EQUAL, values).await?;
         let call = |record: EqualRecord| {
@@ -253,6 +272,25 @@ impl Store {
             calls: calls?,
             quarantined_by: newest.map(|change| TaskId(change.task_id)),
         })
+    }
+
+    /// Whether a call of `tool` by this user, in this session and at this gate, has a call key. If
+    /// not, [`Store::equal_calls`] finds no equal call for any keys.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer.
+    pub async fn has_keyed_calls(
+        &self,
+        tenant: &str,
+        gate: &str,
+        user: &UserId,
+        session_id: &str,
+        tool: &str,
+    ) -> Result<bool, ReadError> {
+        let [names, name_keys] = spelled(slice::from_ref(user));
+        let values = values![tenant, gate, names, session_id, tool, name_keys];
+        let users: Vec<String> = self.db().all(KEYED, values).await?;
+        Ok(users.iter().any(|user_id| user.is(user_id)))
     }
 
     /// Counts the pending calls of a user at a gate, up to `limit`.

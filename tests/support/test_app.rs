@@ -222,6 +222,10 @@ pub const VARIABLES: [(&str, &str); 2] = [
     ("TOOL_SECRET", "tool-secret-0123456789"),
 ];
 
+/// The lock file beside the test configurations. Its one MCP server, `shop`, was reviewed with the
+/// revision 2026-07-28, and has the tool `book`.
+pub const LOCK: &str = include_str!("../browser/holdpoint.mcp.json");
+
 /// Returns the configuration of the refund agent with accounts. `approvers` is the YAML of the
 /// approvers of large refunds.
 pub fn refunds(approvers: &str) -> String {
@@ -450,7 +454,7 @@ async fn start(yaml: &str, database: &Database, clock: &Arc<dyn Clock>) -> Repli
         database_url: Some(database.url().to_owned()),
     };
     let source = Source::File("holdpoint.yaml".into(), yaml.to_owned());
-    let environment = Environment::new(&VARIABLES, &[]);
+    let environment = Environment::new(&VARIABLES, &[("holdpoint.mcp.json", LOCK)]);
     let loaded = config::load(source, &environment, &flags, app::check);
     let (config, _) = loaded.unwrap_or_else(|report| panic!("{report}"));
     let options = DatabaseOptions {

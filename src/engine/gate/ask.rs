@@ -11,6 +11,7 @@ use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
 
 use super::call::{CallViewer, GateCall, GateDecision, GateState};
+use super::claim_limit::ClaimLimit;
 use super::presence::{AskerGuard, PRESENCE_GRACE, ResultDelivery, present_until};
 use super::propose::{GateProposal, Proposed};
 use super::{GateRefusal, Gates, Proposal};
@@ -41,8 +42,8 @@ struct Waiter<'w> {
     gates: Gates<'w>,
     gate_proposal: GateProposal<'w>,
     end: Instant,
-    /// The time after which this ask starts no approved call; `None` if there is no such time.
-    claim_until: Option<Instant>,
+    /// The condition under which this ask starts an approved call; `None` if there is none.
+    claim_limit: Option<&'w ClaimLimit>,
     guard: Arc<AskerGuard>,
     /// Listens to the commits of this process. The listener is opened before the call is read, so
     /// that no commit is missed. The next pause turns this listener into `replica_commits`.
@@ -85,9 +86,8 @@ enum Round {
 }
 
 impl Gates<'_> {
-    /// Proposes a call, or asks again about an earlier call, and waits for the verdict. Starts no
-    /// approved call after `claim_until`. After this time, the client may have stopped waiting, and
-    /// would not get the permit.
+    /// Proposes a call, or asks again about an earlier call, and waits for the verdict. Starts an
+    /// approved call only within the limit `claim_limit`.
     ///
     /// # Errors
     /// Fails if the gate gives no verdict. After `Unavailable` or `Internal`, the call may have
@@ -96,7 +96,7 @@ impl Gates<'_> {
         self,
         caller: &Caller,
         proposal: &Proposal,
-        claim_until: Option<Instant>,
+        claim_limit: Option<&ClaimLimit>,
     ) -> Result<GateAnswer, GateRefusal> {
         may_ask_at_gate(caller).map_err(|why| Refusal::Forbidden(why.into()))?;
         let agent = self.gate_of(caller, proposal.gate.as_deref())?;
@@ -116,7 +116,7 @@ impl Gates<'_> {
                 gates: self,
                 gate_proposal,
                 end,
-                claim_until,
+                claim_limit,
                 guard,
                 local_commits: Some(listener),
                 replica_commits: None,
@@ -181,7 +181,15 @@ impl Waiter<'_> {
         loop {
             match Box::pin(self.round(session.take())).await? {
                 Round::Answer(answer) => return Ok(Some(*answer)),
-                Round::TakenByOther => return Ok(None),
+                Round::TakenByOther => {
+                    // The proposal may become a new call, which starts at once.
+                    let store = &self.gates.engine.store;
+                    let limit = self.claim_limit;
+                    if Box::pin(ClaimLimit::session_has_ended(limit, store)).await? {
+                        return Err(Refusal::Unavailable.into());
+                    }
+                    return Ok(None);
+                }
                 Round::Retry(known) => session = known,
                 // The pause may last minutes. It is not a part of `round`, so that the ask holds no
                 // session during the pause.
@@ -305,6 +313,11 @@ impl Waiter<'_> {
         mut session: TaskSession,
         call: GateCall,
     ) -> Result<Round, GateRefusal> {
+        let store = &self.gates.engine.store;
+        if ClaimLimit::session_has_ended(self.claim_limit, store).await? {
+            // The guard still has the presence of this ask, so its drop ends the presence.
+            return Ok(self.answer(call, None));
+        }
         session.ask = Some(self.ask.clone());
         if session.own.row.asker_until.is_some() {
             session.own.asker = Some(AskerPresence::PresentFor(self.presence_lasts()));
@@ -425,8 +438,7 @@ impl Waiter<'_> {
     }
 
     fn is_late(&self) -> bool {
-        self.claim_until
-            .is_some_and(|until| Instant::now() >= until)
+        self.claim_limit.is_some_and(ClaimLimit::is_late)
     }
 
     fn is_over(&self) -> bool {

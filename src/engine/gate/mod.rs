@@ -8,6 +8,7 @@
 mod ask;
 mod attach;
 mod call;
+mod claim_limit;
 mod drive;
 mod max_open;
 mod presence;
@@ -22,6 +23,7 @@ use std::time::Duration;
 
 pub use self::ask::GateAnswer;
 pub use self::call::{GateCall, GateDecision, GateState, Permit, Repetition};
+pub use self::claim_limit::ClaimLimit;
 pub(in crate::engine) use self::max_open::OpenCallLocks;
 pub use self::presence::ResultDelivery;
 pub use self::read_call::AskerStatus;

@@ -20,6 +20,7 @@ use crate::engine::commands::create::unsaved_root;
 use crate::engine::commands::submit::unless_conflict;
 use crate::engine::driver::Driver;
 use crate::engine::driver::verdict::{denied_again, held_for_owner};
+use crate::engine::runtime::keyed_tools::ToolPlace;
 use crate::engine::session::{Stop, TaskSession};
 use crate::engine::{Engine, Refusal};
 use crate::people::Caller;
@@ -160,10 +161,8 @@ impl GateProposal<'_> {
         // A call that waits for people, or that may run only once, gets a key by which later equal
         // proposals find it.
         let is_keyed = held || once || self.asks_for_credential(&state);
-        if let Some(key) = key
-            .as_ref()
-            .filter(|_| is_keyed || self.may_continue_question(&state))
-        {
+        let is_compared = is_keyed || self.may_continue_question(&state).await?;
+        if let Some(key) = key.as_ref().filter(|_| is_compared) {
             match self.compare_with_earlier(key).await? {
                 EarlierCalls::Continues(task) => return Ok(Proposed::Continues(task)),
                 EarlierCalls::Requires(caution) if is_keyed => {
@@ -201,19 +200,50 @@ impl GateProposal<'_> {
             .ok_or(GateRefusal::Command(Refusal::Unavailable))
     }
 
-    /// Whether the proposal may continue an equal earlier call that waits for a person's answer to
-    /// a question of its tool's server. True if the rules allow the proposed call, the call may be
-    /// repeated, its tool can ask such questions, and the proposal may continue a call without
-    /// naming it.
-    fn may_continue_question(self, call: &CallState) -> bool {
+    /// Whether the proposal may continue an equal earlier call whose tool's server has asked people
+    /// a question. True if the rules allow the proposed call, the call may be repeated, its tool
+    /// can ask such questions, the proposal may continue a call without naming it, and an earlier
+    /// call of the tool has a call key.
+    ///
+    /// # Errors
+    /// `Unavailable` when the database does not answer.
+    async fn may_continue_question(self, call: &CallState) -> Result<bool, Refusal> {
         let may_ask = || {
             let entry = self.engine.offered(self.agent, &call.call.name);
             entry.is_some_and(|entry| entry.tool.as_ref().is_some_and(|tool| tool.may_ask()))
         };
-        !self.proposal.identity.is_new_if_unknown()
+        let may_continue = !self.proposal.identity.is_new_if_unknown()
             && call.phase == Phase::Allowed
             && call.effect.is_repeatable()
-            && may_ask()
+            && may_ask();
+        Ok(may_continue && self.has_keyed_calls().await?)
+    }
+
+    /// Whether an earlier call of the proposed tool, by the same user in the same session, has a
+    /// call key. The result may be outdated by a second (see `runtime/keyed_tools.rs`).
+    ///
+    /// # Errors
+    /// `Unavailable` when the database does not answer.
+    async fn has_keyed_calls(self) -> Result<bool, Refusal> {
+        let (engine, caller) = (self.engine, self.caller);
+        let place = ToolPlace {
+            tenant: caller.tenant.clone(),
+            gate: self.agent.name.clone(),
+            user: caller.user_id.key().clone(),
+            session: self.proposal.session().to_owned(),
+            tool: self.proposal.tool.clone(),
+        };
+        if let Some(has_keyed_calls) = engine.keyed_tools.begin_read(&place) {
+            return Ok(has_keyed_calls);
+        }
+        let (tenant, gate, user) = (&place.tenant, &place.gate, &caller.user_id);
+        let (session, tool) = (&place.session, &place.tool);
+        let read = engine
+            .store
+            .has_keyed_calls(tenant, gate, user, session, tool);
+        let has_keyed_calls = read.await?;
+        engine.keyed_tools.remember(&place, has_keyed_calls);
+        Ok(has_keyed_calls)
     }
 
     /// Returns the task of the earlier call that the proposal names by id or key; `None` if there

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 
 use super::TaskSession;
 use crate::engine::Engine;
+use crate::engine::runtime::keyed_tools::ToolPlace;
 use crate::failpoint;
 use crate::store::CommitError;
 use crate::task::change::{Committed, LeaseChange};
@@ -30,7 +31,19 @@ impl Engine {
         let waited_for = self.store.is_watched(session.own.row.root_task_id);
         let stopped = waited_for.then(|| session.stopped(&lease)).flatten();
         let change = session.change(ChangeId(self.ids.fresh()), &lease);
-        let done = self.store.commit_and_publish(change, stopped).await?;
+        let committed = self.store.commit_and_publish(change, stopped).await;
+        if let Some(call) = &session.own.call {
+            // Even after an error, the commit may have stored the call's key.
+            let row = &session.own.row;
+            self.keyed_tools.forget(&ToolPlace {
+                tenant: row.tenant.clone(),
+                gate: row.agent.clone(),
+                user: self.roster.ids().key(row.user_id.as_str()),
+                session: row.session_id.clone(),
+                tool: call.tool.clone(),
+            });
+        }
+        let done = committed?;
         for point in &points {
             failpoint::reach(&format!("{point}.committed"));
         }

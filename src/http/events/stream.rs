@@ -30,7 +30,7 @@ pub(super) const RETRY_MS: u32 = 1000;
 /// connection as idle.
 const MAX_SILENCE: Duration = Duration::from_secs(15);
 /// The interval between two checks whether the caller may still read.
-const ACCESS_CHECK_INTERVAL: Duration = Duration::from_mins(1);
+pub(crate) const ACCESS_CHECK_INTERVAL: Duration = Duration::from_mins(1);
 /// The delay before the repetition of a read or a check that failed because the database did not
 /// answer.
 pub(super) const RETRY_DELAY: Duration = Duration::from_secs(1);

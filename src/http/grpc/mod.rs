@@ -33,7 +33,8 @@ use crate::agent::gate::ExtAuthz;
 use crate::agent::{Agents, Gate};
 use crate::engine::Refusal;
 use crate::engine::gate::{
-    AskProgress, GateAnswer, GateRefusal, Identity, OutcomeReport, Proposal, ReportedOutcome,
+    AskProgress, ClaimLimit, GateAnswer, GateRefusal, Identity, OutcomeReport, Proposal,
+    ReportedOutcome,
 };
 use crate::people::Caller;
 use crate::people::authenticator::AuthError;
@@ -341,7 +342,8 @@ impl Gateway {
             returns_within: Duration::ZERO,
             progress: AskProgress::default(),
         };
-        match timed_ask(http, &caller, &proposal, self.surface, Some(claim_until)).await {
+        let limit = ClaimLimit::Until(claim_until);
+        match timed_ask(http, &caller, &proposal, self.surface, Some(&limit)).await {
             Ok(answer) => Ok((answer, caller)),
             Err(GateRefusal::InHand(call)) => {
                 let answer = GateAnswer {

@@ -44,6 +44,13 @@ impl Prefer {
         prefer
     }
 
+    /// Reduces the client's `wait`, if it is longer, to the time `longest`.
+    #[must_use]
+    pub(crate) fn at_most(self, longest: Duration) -> Self {
+        let wait = self.wait.map(|seconds| seconds.min(longest.as_secs()));
+        Self { wait, ..self }
+    }
+
     /// Returns the time to wait, at most 300 s: the client's `wait`, else zero for `respond-async`,
     /// else `default`.
     #[must_use]

@@ -1,7 +1,10 @@
 //! Tests of a stolen key of an agent. The thief has the key `AGENT`, which Alice's agent goes on to
 //! use. `docs/guarantees.md` lists what a thief can try.
 
+use std::time::Duration;
+
 use holdpoint::task::time::Time;
+use holdpoint::world::{Clock as _, SystemClock};
 use macro_rules_attribute::apply;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -273,5 +276,53 @@ async fn removed_key_ends_the_wait_of_its_holder_and_a_later_approval_starts_not
     let look = app.owner().get(&path).await;
     assert_call(&look, 200, "pending", "approved", Value::Null);
     assert_eq!((starts(&app, &held).await, app.tool.count()), (0, 0));
+    app.stop().await;
+}
+
+/// Returns for how long the client that waits for a call counts as present.
+async fn presence_left(app: &TestApp, call: &Reply) -> Duration {
+    until_asker(app, call, |until| until > Time(0)).await;
+    let task = call.str("/task_id").parse().unwrap();
+    let row = app.store().task(task).await.unwrap().unwrap();
+    row.asker_until.unwrap().since(SystemClock.now())
+}
+
+#[apply(on_both)]
+async fn ask_of_a_session_waits_a_minute_at_most_and_gets_no_permit_after_the_sign_out(on: On) {
+    let app = gate(on, "").await;
+    let session = app.sign_in(AGENT).await;
+    let by_session = || app.anonymous().header("cookie", &session);
+    let make = bash("make");
+    let shell = ask_as(by_session(), &make, 0).await;
+    let refunded = ask_as(by_session(), &refund(120), 0).await;
+    let arguments = json!({"order": 17, "amount": 120});
+    let params = json!({"name": "refund", "arguments": arguments});
+    let message = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params});
+    let body = Some(("application/json", message.to_string().into_bytes()));
+    // The response is an event stream, so its headers arrive while the call is still held.
+    let over_mcp = by_session()
+        .prefer("wait=300")
+        .sent(Method::POST, "/mcp/refunds", body)
+        .await;
+    // The presence outlasts the wait by five seconds.
+    let longest = Duration::from_secs(65);
+    let left = presence_left(&app, &refunded).await;
+    assert!(left <= longest, "{left:?}");
+    drop(over_mcp);
+    let signs_out_and_approves = async {
+        let left = presence_left(&app, &shell).await;
+        assert!(left <= longest, "{left:?}");
+        assert_eq!(by_session().hit("/sign-out").await.status, 303);
+        decide_as(app.owner(), &shell, "approve").await;
+    };
+    let waiting = ask_as(by_session(), &make, 300);
+    let (answer, ()) = tokio::join!(waiting, signs_out_and_approves);
+    assert_call(&answer, 202, "pending", "approved", Value::Null);
+    assert_eq!(answer.body["permit"], Value::Null, "{}", answer.text);
+    answer.assert_header(202, "preference-applied", "wait=60");
+    until_asker(&app, &shell, |until| until == Time(0)).await;
+    let again = ask_as(by_session(), &make, 0).await;
+    again.assert_code(401, "unauthorized");
+    assert_eq!(starts(&app, &shell).await, 0);
     app.stop().await;
 }

@@ -1,7 +1,8 @@
 //! Tests which calls the store finds as equal to an ask, and which pending calls it counts.
 
 use holdpoint::store::EqualCall;
-use holdpoint::task::change::AskerPresence;
+use holdpoint::task::change::{AskerPresence, TaskChange};
+use holdpoint::task::id::TaskId;
 use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::TaskStatus;
 use holdpoint::task::time::Time;
@@ -10,8 +11,8 @@ use holdpoint::task::verdict::Terms;
 use macro_rules_attribute::apply;
 
 use super::super::gate_quarantine::ELSEWHERE;
-use super::super::store_fixture::{StoreFixture, both, request_spec};
-use super::{CALL, Call, MINUTE, end, equal, ids, pending, presence, propose};
+use super::super::store_fixture::{StoreFixture, both, fresh, request_spec};
+use super::{CALL, Call, MINUTE, end, equal, ids, new_call, pending, presence, propose};
 
 #[apply(both)]
 async fn equal_calls_are_those_of_one_tenant_gate_user_session_tool_and_key(fixture: StoreFixture) {
@@ -87,14 +88,14 @@ async fn ended_call_counts_from_its_end_and_an_open_one_always(fixture: StoreFix
 }
 
 #[apply(both)]
-async fn pending_call_of_the_same_tool_is_found_with_its_doubt(fixture: StoreFixture) {
+async fn call_of_the_same_tool_is_found_if_its_outcome_is_unknown(fixture: StoreFixture) {
     let doubtful = pending(
         &fixture,
         Call { key: "b:2", ..CALL },
         RequestKind::Reconcile,
     )
     .await;
-    let asked = pending(&fixture, Call { key: "b:3", ..CALL }, RequestKind::Approval).await;
+    pending(&fixture, Call { key: "b:3", ..CALL }, RequestKind::Approval).await;
     let equal_doubtful = pending(&fixture, CALL, RequestKind::Reconcile).await;
     propose(&fixture, Call { key: "b:4", ..CALL }).await;
     for other in ELSEWHERE {
@@ -108,11 +109,7 @@ async fn pending_call_of_the_same_tool_is_found_with_its_doubt(fixture: StoreFix
     let paused = TaskStatus::Paused;
     assert_eq!(
         found,
-        [
-            (equal_doubtful, true, paused),
-            (asked, false, paused),
-            (doubtful, true, paused)
-        ]
+        [(equal_doubtful, true, paused), (doubtful, true, paused)]
     );
 }
 
@@ -137,7 +134,7 @@ async fn look_for_equal_calls_keeps_the_open_and_the_doubtful_ones_among_many(
         found.iter().filter(|call| call.call_key == "b:1").count(),
         20
     );
-    assert_eq!(found.len(), 40);
+    assert_eq!(found.len(), 21);
     assert!(ids(&found).contains(&open) && ids(&found).contains(&doubtful));
     assert!(
         found
@@ -145,6 +142,34 @@ async fn look_for_equal_calls_keeps_the_open_and_the_doubtful_ones_among_many(
             .all(|pair| pair[0].task_id > pair[1].task_id),
         "the newest first"
     );
+}
+
+#[apply(both)]
+async fn keyed_calls_are_those_of_one_tenant_gate_user_session_and_tool(fixture: StoreFixture) {
+    let has = async |user: UserId| {
+        let store = &fixture.store;
+        let read = store.has_keyed_calls("acme", "cli", &user, "gate", "refund");
+        read.await.unwrap()
+    };
+    for other in ELSEWHERE {
+        propose(&fixture, other).await;
+    }
+    let unkeyed = TaskChange {
+        call: None,
+        asker: None,
+        ..new_call(&CALL, TaskId(fresh()))
+    };
+    fixture.write(unkeyed).await.unwrap();
+    assert!(!has("alice".into()).await);
+    let named = Call {
+        user: "ALICE",
+        key: "k:1",
+        ..CALL
+    };
+    let id = propose(&fixture, named).await;
+    end(&fixture, id).await;
+    assert!(has("alice".into()).await);
+    assert!(!has(UserIds::Exact.id("alice")).await);
 }
 
 #[apply(both)]

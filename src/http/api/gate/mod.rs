@@ -6,9 +6,7 @@ pub(crate) mod report;
 pub(crate) mod show;
 pub(crate) mod waiting;
 
-use tokio::time::Instant;
-
-use crate::engine::gate::{GateAnswer, GateCall, GateRefusal, Proposal};
+use crate::engine::gate::{ClaimLimit, GateAnswer, GateCall, GateRefusal, Proposal};
 use crate::http::Http;
 use crate::http::api::refusal::refusal_problem;
 use crate::http::server::problem::{Code, Problem};
@@ -41,8 +39,8 @@ impl GateSurface {
 }
 
 /// Proposes a call at its gate, waits for the answer, and records the duration in the metric
-/// `gate_ask`. The proposal starts an approved call only before `claim_until`, because a client
-/// that has stopped waiting would not get the permit. `None` sets no such limit.
+/// `gate_ask`. The proposal starts an approved call only within `claim_limit`. `None` sets no
+/// limit.
 ///
 /// # Errors
 /// Fails if the gate refuses the proposal. The duration of a refused proposal is not recorded.
@@ -51,10 +49,10 @@ pub(crate) async fn timed_ask(
     caller: &Caller,
     proposal: &Proposal,
     surface: GateSurface,
-    claim_until: Option<Instant>,
+    claim_limit: Option<&ClaimLimit>,
 ) -> Result<GateAnswer, GateRefusal> {
     let began = http.clock.uptime();
-    let asked = http.engine.gates().ask(caller, proposal, claim_until);
+    let asked = http.engine.gates().ask(caller, proposal, claim_limit);
     let answer = asked.await?;
     let seconds = http.clock.uptime().saturating_sub(began).as_secs_f64();
     let (gate, door) = (&answer.call.gate, surface.as_str());

@@ -10,6 +10,7 @@ use axum::response::{IntoResponse as _, Response};
 use http::StatusCode;
 use http::header::{CONTENT_TYPE, LOCATION, RETRY_AFTER};
 
+use super::waiting::{longest_wait, session_limit};
 use super::{GateSurface, MAX_TOOL_NAME_BYTES, gate_problem, timed_ask};
 use crate::engine::gate::{AskProgress, GateAnswer, GateDecision, Identity, Proposal};
 use crate::http::Http;
@@ -55,7 +56,9 @@ pub(crate) async fn propose_gate_call(
     let key = posted.key()?.map(|key| key.key);
     let runner = visible_header(&posted.headers, "Holdpoint-Runner", 128);
     let runner = runner.map_err(Problem::bad_request)?;
-    let prefer = Prefer::read(&posted.headers);
+    let longest = longest_wait(&posted.caller);
+    let prefer = Prefer::read(&posted.headers).at_most(longest);
+    let limit = session_limit(&http, &posted.caller, &posted.headers);
     let call = posted
         .json_with_raw_member(&http.body_parser, "arguments", |body, arguments, text| {
             Fields::read(body, |fields| {
@@ -77,9 +80,9 @@ pub(crate) async fn propose_gate_call(
         return Err(Problem::unavailable());
     }
     let slot = http.waiting_asks.take_slot(&caller, &http.settings, None);
-    let (wait, applied) = prefer.within_slot(slot.is_some(), http.settings.wait);
+    let (wait, applied) = prefer.within_slot(slot.is_some(), http.settings.wait.min(longest));
     proposal.wait = wait;
-    match timed_ask(&http, &caller, &proposal, GateSurface::Rest, None).await {
+    match timed_ask(&http, &caller, &proposal, GateSurface::Rest, limit.as_ref()).await {
         Ok(answer) => Ok(respond(&http, &caller, answer, applied)),
         Err(refusal) => Err(gate_problem(&http, &caller, refusal).await),
     }

@@ -9,6 +9,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::HeaderMap;
 
+use super::waiting::longest_wait;
 use crate::http::Http;
 use crate::http::api::refusal::refusal_problem;
 use crate::http::api::respond::mark_applied;
@@ -38,7 +39,7 @@ pub(crate) async fn get_gate_call(
     PathId(task_id): PathId<TaskId>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let prefer = Prefer::read(&headers);
+    let prefer = Prefer::read(&headers).at_most(longest_wait(&caller));
     let slot = if prefer.wait_or(Duration::ZERO).is_zero() {
         None
     } else {

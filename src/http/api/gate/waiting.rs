@@ -1,16 +1,48 @@
 //! Limits the number of HTTP requests that wait at gates in this process: proposals of calls (asks)
-//! that wait for a verdict, and reads of calls that wait for a change. If an MCP client cancels its
-//! request, the proposal stops waiting.
+//! that wait for a verdict, and reads of calls that wait for a change. Also limits how long such a
+//! request waits if a browser session authenticates it. If an MCP client cancels its request, the
+//! proposal stops waiting.
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
+use http::HeaderMap;
 use tokio_util::sync::CancellationToken;
 
-use crate::http::Settings;
+use crate::engine::gate::ClaimLimit;
+use crate::http::events::stream::ACCESS_CHECK_INTERVAL;
 use crate::http::server::caller::{PersonKey, person_key};
+use crate::http::server::session::cookie;
+use crate::http::{Http, Settings};
 use crate::people::Caller;
+use crate::task::decision::Door;
 use crate::world::Locked;
+
+/// Returns the maximum time that an HTTP request of `caller` waits at a gate. The end of a browser
+/// session does not end the wait of its request. So the request waits at most for the interval in
+/// which event streams check their callers. A key is removed only by a restart, which ends every
+/// wait.
+pub(crate) fn longest_wait(caller: &Caller) -> Duration {
+    match caller.door {
+        Some(Door::Session) => ACCESS_CHECK_INTERVAL,
+        Some(Door::Key | Door::Link | Door::Slack) | None => Duration::MAX,
+    }
+}
+
+/// Returns the limit on the claims of an ask of `caller`, which came with these headers. If a
+/// browser session authenticates the ask, it starts a call only while the session lasts.
+pub(crate) fn session_limit(
+    http: &Http,
+    caller: &Caller,
+    headers: &HeaderMap,
+) -> Option<ClaimLimit> {
+    if caller.door != Some(Door::Session) {
+        return None;
+    }
+    let token = cookie::token(headers, &http.settings.public_url)?;
+    Some(ClaimLimit::Session(token.digest()))
+}
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct WaitingAsks(Arc<Locked<Asks>>);

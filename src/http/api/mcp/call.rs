@@ -19,9 +19,9 @@ use super::result::ResultWriter;
 use super::stream::{CallStream, RpcReply, last_frame};
 use super::{McpRequest, request_name};
 use crate::agent::gate::OtherTools;
-use crate::engine::gate::{AskProgress, Identity, Proposal};
+use crate::engine::gate::{AskProgress, ClaimLimit, Identity, Proposal};
 use crate::http::Http;
-use crate::http::api::gate::waiting::WaitSlot;
+use crate::http::api::gate::waiting::{WaitSlot, longest_wait, session_limit};
 use crate::http::api::gate::{GateSurface, MAX_TOOL_NAME_BYTES, gate_problem, timed_ask};
 use crate::http::api::tasks::message_body::{SESSION_ID_FORM, is_session_id};
 use crate::http::events::opening::stream_response;
@@ -46,6 +46,7 @@ struct PreparedCall {
     http: Arc<Http>,
     caller: Caller,
     proposal: Proposal,
+    claim_limit: Option<ClaimLimit>,
     id: Value,
     writer: ResultWriter,
     canceled: CancellationToken,
@@ -82,6 +83,7 @@ impl McpRequest<'_> {
         let request = request_name(&self.agent.name, self.session, &self.id);
         let request = (request, canceled.clone());
         let wait = Prefer::read(self.headers).wait_or(self.gate.hold);
+        let wait = wait.min(longest_wait(self.caller));
         let waiting = &self.http.waiting_asks;
         let slot = waiting.take_slot(self.caller, &self.http.settings, Some(request));
         let wait = slot.as_ref().map_or(Duration::ZERO, |_| wait);
@@ -110,6 +112,7 @@ impl McpRequest<'_> {
                 },
                 progress: AskProgress::default(),
             },
+            claim_limit: session_limit(self.http, self.caller, self.headers),
             id: self.id.clone(),
             writer: ResultWriter {
                 revision: self.revision,
@@ -230,10 +233,11 @@ impl PreparedCall {
 
     /// Waits for the gate's answer. Returns an empty reply if the client cancels the request.
     async fn reply(self) -> RpcReply {
+        let (caller, limit) = (&self.caller, self.claim_limit.as_ref());
         let answer = tokio::select! {
             biased;
             () = self.canceled.cancelled() => return RpcReply::default(),
-            answer = timed_ask(&self.http, &self.caller, &self.proposal, GateSurface::Mcp, None) => answer,
+            answer = timed_ask(&self.http, caller, &self.proposal, GateSurface::Mcp, limit) => answer,
         };
         match answer {
             Ok(answer) => {

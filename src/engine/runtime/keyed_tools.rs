@@ -1,0 +1,87 @@
+//! Remembers whether earlier calls of a tool in a session of a gate have call keys (the keys by
+//! which equal calls are found). A proposed call that a rule allows, and that may be repeated, is
+//! compared with earlier calls only if its tool's server may ask people questions, and only if such
+//! a key is stored. So it usually costs no read.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::task::user::UserKey;
+use crate::world::Locked;
+
+/// The time for which the result of a read counts. In this time, another replica may store the key
+/// of a call whose server has asked a question. An equal proposal is then a new call, so its tool
+/// runs again. The effect of a repeatable call permits this.
+const REMEMBERED_FOR: Duration = Duration::from_secs(1);
+
+/// The place of a call at a gate. Only calls of one place are compared with each other.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(in crate::engine) struct ToolPlace {
+    pub tenant: String,
+    pub gate: String,
+    pub user: UserKey,
+    pub session: String,
+    pub tool: String,
+}
+
+/// The places whose calls this process has looked for in the last second.
+#[derive(Debug, Default)]
+pub(in crate::engine) struct KeyedTools(Locked<Places>);
+
+#[derive(Debug, Default)]
+struct Places {
+    read: HashMap<ToolPlace, PlaceRead>,
+    /// The time at which the ended entries of `read` were removed last.
+    swept_at: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct PlaceRead {
+    /// Whether a call of the place has a call key; `None` while the read is in flight.
+    has_keyed_calls: Option<bool>,
+    /// The time from which the entry no longer counts.
+    until: Instant,
+}
+
+impl PlaceRead {
+    fn new(has_keyed_calls: Option<bool>, now: Instant) -> Self {
+        Self {
+            has_keyed_calls,
+            until: now + REMEMBERED_FOR,
+        }
+    }
+}
+
+impl KeyedTools {
+    /// Returns whether a call of the place has a call key, if this is known. If not, the caller
+    /// must read it, and call [`KeyedTools::remember`] after the read.
+    pub(in crate::engine) fn begin_read(&self, place: &ToolPlace) -> Option<bool> {
+        let now = Instant::now();
+        let mut places = self.0.lock();
+        let known = places.read.get(place).filter(|read| read.until > now);
+        if let Some(has_keyed_calls) = known.and_then(|read| read.has_keyed_calls) {
+            return Some(has_keyed_calls);
+        }
+        if places.swept_at.is_none_or(|at| at + REMEMBERED_FOR <= now) {
+            places.read.retain(|_, read| read.until > now);
+            places.swept_at = Some(now);
+        }
+        places.read.insert(place.clone(), PlaceRead::new(None, now));
+        None
+    }
+
+    /// Remembers the result of a read. Ignores the result if [`KeyedTools::forget`] was called
+    /// since [`KeyedTools::begin_read`], because the read may have missed the new call key.
+    pub(in crate::engine) fn remember(&self, place: &ToolPlace, has_keyed_calls: bool) {
+        if let Some(read) = self.0.lock().read.get_mut(place) {
+            *read = PlaceRead::new(Some(has_keyed_calls), Instant::now());
+        }
+    }
+
+    /// Forgets the place, because a commit of this process has stored the key of a call there.
+    pub(in crate::engine) fn forget(&self, place: &ToolPlace) {
+        self.0.lock().read.remove(place);
+    }
+}
