@@ -9,6 +9,8 @@
 //! - `clock=120s`: the process adds 120 s to each time that it reads from Postgres' clock. A test
 //!   starts a process with this setting after a kill, so that the new process sees the leases of
 //!   the killed process as expired.
+//! - `statement=general`: on Postgres, the statement of `commit_postgres.rs` writes every change.
+//!   Otherwise, the shorter statement of `commit_single.rs` writes most changes.
 
 /// Whether this build has failpoints.
 pub const COMPILED: bool = cfg!(failpoints);
@@ -34,6 +36,7 @@ mod armed {
         points: BTreeMap<String, Point>,
         lease: Option<Duration>,
         clock: Option<Duration>,
+        general_statement: bool,
     }
 
     struct Point {
@@ -52,6 +55,7 @@ mod armed {
             points: BTreeMap::new(),
             lease: None,
             clock: None,
+            general_statement: false,
         };
         for part in text
             .split(';')
@@ -64,6 +68,7 @@ mod armed {
             match name {
                 "lease" => armed.lease = Some(seconds(value)?),
                 "clock" => armed.clock = Some(seconds(value)?),
+                "statement" if value == "general" => armed.general_statement = true,
                 point => {
                     let (action, times) = value.split_once('@').unwrap_or((value, "1"));
                     let freezes = match action {
@@ -134,10 +139,15 @@ mod armed {
     pub fn clock_offset() -> Option<Duration> {
         ARMED.get().and_then(|armed| armed.clock)
     }
+
+    /// Whether the armed text makes the general statement write every change.
+    pub fn general_statement() -> bool {
+        ARMED.get().is_some_and(|armed| armed.general_statement)
+    }
 }
 
 #[cfg(failpoints)]
-pub use self::armed::{arm, clock_offset, lease_duration, reach};
+pub use self::armed::{arm, clock_offset, general_statement, lease_duration, reach};
 
 #[cfg(not(failpoints))]
 mod absent {
@@ -167,7 +177,13 @@ mod absent {
     pub fn clock_offset() -> Option<Duration> {
         None
     }
+
+    /// Returns `false`, because this build has no failpoints.
+    #[inline]
+    pub fn general_statement() -> bool {
+        false
+    }
 }
 
 #[cfg(not(failpoints))]
-pub use self::absent::{arm, clock_offset, lease_duration, reach};
+pub use self::absent::{arm, clock_offset, general_statement, lease_duration, reach};

@@ -25,8 +25,8 @@ const OPEN_TIMEOUT: Duration = Duration::from_mins(1);
 const OPEN_PAUSE: Duration = Duration::from_secs(1);
 
 /// Opens the database, and stores the definitions of the agents in it. Reports the number of
-/// changes in each commit batch as a metric. Sets the database's clock forward by the offset that
-/// the failpoints set, if any.
+/// changes in each commit batch as a metric. Applies the failpoints' settings of the clock and of the
+/// statement that writes commits, if any.
 pub(super) async fn open_with_definitions(
     config: &Config,
     clock: &Arc<dyn Clock>,
@@ -35,6 +35,9 @@ pub(super) async fn open_with_definitions(
 ) -> anyhow::Result<Store> {
     let store = open(config, clock, options).await?;
     store.set_clock_forward(failpoint::clock_offset().unwrap_or_default());
+    if failpoint::general_statement() {
+        store.use_general_statement();
+    }
     store.observe_batches(
         |size| tracing::info!(target: telemetry::METRIC_TARGET, metric = "commit_batch", size),
     );

@@ -52,6 +52,7 @@ pub(super) fn rows(change: Change, event_filters: &EventFilters) -> Option<Chang
     for request in &mut rows.requests {
         if let Some(line) = updates.remove(&request.request_id) {
             request.status = line.end().unwrap_or(request.status);
+            request.closed_seq = line.closed_seq;
         }
     }
     for line in &mut rows.grants {
@@ -154,7 +155,7 @@ impl ChangeRows {
             let line = update_of(updates, *request_id);
             line.required_state = RequiredState::InTime;
             if decision.closes {
-                line.status = Some(RequestStatus::Responded);
+                line.close(RequestStatus::Responded, seq);
             }
             self.add_decisions(decision, *request_id, task, seq);
             self.add_grants(decision, *request_id, task, seq);
@@ -181,7 +182,7 @@ impl ChangeRows {
                 RequiredState::Open
             };
             line.required_state = line.required_state.max(required_state);
-            line.status = Some(*status);
+            line.close(*status, seq);
         }
     }
 
@@ -203,6 +204,7 @@ impl ChangeRows {
             required: spec.required().into(),
             one_answer,
             call_id: call.map(|call| call.tool_call_id.0),
+            closed_seq: None,
             expires_in,
         });
         let mut add = |kind: &'static str, name: Option<&String>| {

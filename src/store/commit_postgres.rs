@@ -173,7 +173,8 @@ with changes as materialized (
 ), updated_requests as (
     update intervention_request r
        set status = case when u.resumed and coalesce(u.status, h.status) = 'responded' then 'resumed'
-            else coalesce(u.status, h.status) end
+            else coalesce(u.status, h.status) end,
+            closed_seq = coalesce(u.closed_seq, r.closed_seq)
       from request_updates u join taken c on c.change = u.change join held h on h.request_id = u.request_id
      where r.request_id = u.request_id and (u.status is not null or (u.resumed and h.status = 'responded'))
     returning r.request_id, r.status

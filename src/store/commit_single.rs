@@ -243,7 +243,7 @@ const ASKED_INSERTED: &str = "
 
 const ANSWERED: &str = "
 , updated_requests as (
-    update intervention_request r set status = k.becomes from k where r.request_id = k.updated_request and k.becomes is not null
+    update intervention_request r set status = k.becomes, closed_seq = k.closed_seq from k where r.request_id = k.updated_request and k.becomes is not null
 ), deleted_inbox as (
     delete from inbox i using k where i.request_id = k.updated_request and k.becomes is not null
 ), inserted_decisions as (

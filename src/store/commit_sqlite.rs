@@ -66,7 +66,8 @@ select {decision.values} from {decisions d} join intervention_request r on r.req
 const UPDATE_REQUESTS: &str = "
 update intervention_request as r
    set status = case when u.resumed and coalesce(u.status, r.status) = 'responded' then 'resumed'
-        else coalesce(u.status, r.status) end
+        else coalesce(u.status, r.status) end,
+        closed_seq = coalesce(u.closed_seq, r.closed_seq)
   from {request_updates u}
  where r.request_id = u.request_id and (u.status is not null or (u.resumed and r.status = 'responded'))";
 

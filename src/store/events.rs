@@ -84,8 +84,8 @@ const REQUEST_AFTER: Sql = sql!(
             (select last_seq from agent_task where task_id = $2))
      )
      select " (request) ", r.created_at as moment, c.last
-       from change c join agent_task_item i on i.request_id = $1 and i.seq <= c.last
-       join intervention_request r on r.request_id = i.request_id
+       from change c join intervention_request r on r.request_id = $1
+       join agent_task_item i on " (of_request) " and i.seq <= c.last
        join agent_task t on t.task_id = r.task_id
       order by i.seq"
 );

@@ -20,7 +20,7 @@ const MAX_NEW_REQUESTS: i64 = 1000;
 /// tenant's open requests with greater ids than a given id, up to a limit.
 const READ_INBOX_STATE: Sql = sql!(
     "select r.request_id, r.status,
-            (select count(*) from agent_task_item i where i.request_id = r.request_id) as items, true as shown
+            (select count(*) from agent_task_item i where " (of_request) ") as items, true as shown
        from intervention_request r where r.request_id " (any 2 uuid) " and r.tenant = $1
      union all
      select * from (select r.request_id, r.status, 0 as items, false as shown

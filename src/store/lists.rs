@@ -190,6 +190,7 @@ pub(super) const LINE_RANGES: List = list!("line_ranges", line_ranges(), |entry|
     in_time: boolean = entry.required_state() == RequiredState::InTime,
     overdue: boolean = entry.required_state() == RequiredState::Overdue,
     becomes: text = entry.rows.request_updates.first().and_then(super::rows::RequestUpdateLine::end).map(RequestStatus::as_str),
+    closed_seq: bigint = entry.rows.request_updates.first().and_then(|line| line.closed_seq),
     ends: boolean = entry.rows.tasks.iter().any(super::rows::TaskLine::ends),
     items_from: bigint = entry.items.0,
     items_to: bigint = entry.items.1,
@@ -210,6 +211,7 @@ pub(super) const REQUEST_UPDATES: List = list!("request_updates", all(request_up
     in_time: boolean = entry.line.required_state == RequiredState::InTime,
     overdue: boolean = entry.line.required_state == RequiredState::Overdue,
     status: text = entry.line.status.map(RequestStatus::as_str),
+    closed_seq: bigint = entry.line.closed_seq,
     resumed: boolean = entry.line.resumed,
 );
 
@@ -238,6 +240,7 @@ pub(super) const REQUESTS: List = list!("requests", all(requests), |entry|
     required: bigint = entry.line.required,
     one_answer: boolean = entry.line.one_answer,
     call_id: uuid = entry.line.call_id,
+    closed_seq: bigint = entry.line.closed_seq,
     expires_in: bigint = entry.line.expires_in,
 );
 

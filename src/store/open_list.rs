@@ -70,7 +70,7 @@ const OF_TENANT: Sql = sql!(
 /// `answered` says whether the person has answered the request, at least in part.
 const OPEN: Sql = sql!(
     "select r.request_id, r.expires_at,
-            (select count(*) from agent_task_item i where i.request_id = r.request_id) as items,
+            (select count(*) from agent_task_item i where " (of_request) ") as items,
             exists (select 1 from decision d where d.tenant = r.tenant and d.user_id " (any 8 text) "
                 and d.request_id = r.request_id) as answered
        from intervention_request r join agent_task t on t.task_id = r.task_id

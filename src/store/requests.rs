@@ -18,7 +18,7 @@ use crate::task::user::Viewer;
 const REQUEST: Sql = sql!(
     "select " (request) ", " (now 2) " as moment
        from intervention_request r join agent_task t on t.task_id = r.task_id
-       join agent_task_item i on i.request_id = r.request_id
+       join agent_task_item i on " (of_request) "
       where r.request_id = $1 order by i.seq"
 )
 .by_key();
@@ -32,7 +32,7 @@ const PENDING: Sql = sql!(
      )
      select " (request) ", " (now 3) " as moment
        from intervention_request r join below b on b.task_id = r.task_id
-       join agent_task t on t.task_id = r.task_id join agent_task_item i on i.request_id = r.request_id
+       join agent_task t on t.task_id = r.task_id join agent_task_item i on " (of_request) "
        join agent_task_item q on q.task_id = r.task_id and q.seq = r.seq
       where r.root_task_id = $1 and r.status = 'pending' order by q.event_number, i.seq"
 );
@@ -43,7 +43,7 @@ const PENDING: Sql = sql!(
 const PENDING_OF_ROOT: Sql = sql!(
     "select " (request) ", " (now 2) " as moment
        from intervention_request r join agent_task t on t.task_id = r.task_id
-       join agent_task_item i on i.request_id = r.request_id
+       join agent_task_item i on " (of_request) "
        join agent_task_item q on q.task_id = r.task_id and q.seq = r.seq
       where r.root_task_id = $1 and coalesce(r.status, '') = 'pending' order by q.event_number, i.seq"
 )
@@ -53,7 +53,7 @@ const PENDING_OF_ROOT: Sql = sql!(
 const PENDING_OF_ROOTS: Sql = sql!(
     "select " (request) ", " (now 2) " as moment
        from intervention_request r join agent_task t on t.task_id = r.task_id
-       join agent_task_item i on i.request_id = r.request_id
+       join agent_task_item i on " (of_request) "
        join agent_task_item q on q.task_id = r.task_id and q.seq = r.seq
       where r.root_task_id " (any 1 uuid) " and coalesce(r.status, '') = 'pending'
       order by r.root_task_id, q.event_number, i.seq"

@@ -81,6 +81,8 @@ pub(super) struct RequestLine {
     /// Whether the first answer closes the request.
     pub(super) one_answer: bool,
     pub(super) call_id: Option<Uuid>,
+    /// The `seq` of the item that closes the request; `None` if the change leaves it open.
+    pub(super) closed_seq: Option<i64>,
     /// The time until the deadline, in microseconds from the commit; `None` if there is no
     /// deadline.
     pub(super) expires_in: Option<i64>,
@@ -106,6 +108,8 @@ pub(super) struct RequestUpdateLine {
     pub(super) required_state: RequiredState,
     /// The new status; `None` if this change does not close the request.
     pub(super) status: Option<RequestStatus>,
+    /// The `seq` of the item that sets `status`; `None` if `status` is `None`.
+    pub(super) closed_seq: Option<i64>,
     /// Whether the request's decisions have taken effect. If so, the status `responded` becomes
     /// `resumed`. It does not matter whether this change sets `responded` or the stored request
     /// already has it. Any other status stays as it is.
@@ -184,6 +188,12 @@ impl RequiredState {
 }
 
 impl RequestUpdateLine {
+    /// Sets the status with which the item `seq` closes the request.
+    pub(super) fn close(&mut self, status: RequestStatus, seq: i64) {
+        self.status = Some(status);
+        self.closed_seq = Some(seq);
+    }
+
     /// Returns the status that the change sets: `status`, or `Resumed` if `status` is `Responded`
     /// and `resumed` is true. `None` if `status` is `None`. In this case, the change sets no fixed
     /// status: if `resumed` is true, a stored `responded` becomes `resumed`.

@@ -70,6 +70,10 @@ pub(super) use request_changes;
 ///   statement must join the item that set the task's status, with the alias `s`. A statement with
 ///   several rows for a task may join `s` only to the row from which the caller reads the task;
 /// - `(request)`: the columns of a request that several statements read;
+/// - `(of_request)`: the condition that `i` is an item of the request `r`: the item that opened it,
+///   a decision, or the item that closed it. The items are in the journal of the request's task,
+///   from `seq` to `closed_seq` of the request. `closed_seq` is null while the request is open, and
+///   for a request that a version before migration 0031 closed;
 /// - `(claimed_delivery)`: the columns of a claimed delivery (see `deliveries.rs`);
 /// - `(request_changes)`: the list of the types in `task::event_name::REQUEST_CHANGES`;
 /// - `(first_of_changes)`: the rest of a statement that returns the number of a change's first
@@ -133,6 +137,10 @@ macro_rules! sql {
             t.agent_path, r.status, r.created_at, r.expires_at, r.seq as asked_seq, i.seq, i.at, i.body,
             (select doubted_at from database_identity where id = 1) as doubted_at",] $($rest)*)
     };
+    (@$engine:ident [$($out:tt)*] (of_request) $($rest:tt)*) => {
+        sql!(@$engine [$($out)* "i.task_id = r.task_id and i.seq between r.seq and coalesce(r.closed_seq, 9223372036854775807)
+            and i.request_id = r.request_id",] $($rest)*)
+    };
     (@$engine:ident [$($out:tt)*] (request_changes) $($rest:tt)*) => {
         sql!(@$engine [$($out)* $crate::store::sql::request_changes!(),] $($rest)*)
     };
@@ -157,7 +165,7 @@ macro_rules! sql {
             select p.task_id, octet_length(t.metadata) + coalesce(octet_length(s.body), 0) + case
                 when t.open_requests = 0 then 0
                 else coalesce((select sum(octet_length(i.body))
-                   from intervention_request r join agent_task_item i on i.request_id = r.request_id
+                   from intervention_request r join agent_task_item i on ",] (of_request) "
                   where r.root_task_id = t.root_task_id and coalesce(r.status, '') = 'pending'
                     and (t.parent_task_id is null or r.task_id = t.task_id)), 0) end
               from page p join agent_task t on t.task_id = p.task_id
@@ -166,7 +174,7 @@ macro_rules! sql {
          summed (task_id, size, upto, found) as (
             select task_id, size, sum(size) over (order by task_id desc), count(*) over () from sized
          )
-         select ",] (task) ", p.found
+         select " (task) ", p.found
            from summed p join agent_task t on t.task_id = p.task_id
            left join agent_task_item s on s.task_id = t.task_id and s.seq = t.status_seq
           where p.upto <= $" $bytes " or p.upto = p.size order by t.task_id desc" $($rest)*)
@@ -174,15 +182,15 @@ macro_rules! sql {
     (@$engine:ident [$($out:tt)*] (fitting_requests $bytes:literal) $($rest:tt)*) => {
         sql!(@$engine [$($out)* ", sized (request_id, size) as (
             select p.request_id,
-                   (select coalesce(sum(octet_length(i.body)), 0) from agent_task_item i where i.request_id = p.request_id)
-              from page p
+                   (select coalesce(sum(octet_length(i.body)), 0) from agent_task_item i where ",] (of_request) ")
+              from page p join intervention_request r on r.request_id = p.request_id
          ),
          summed (request_id, size, upto, found) as (
             select request_id, size, sum(size) over (order by request_id), count(*) over () from sized
          )
-         select ",] (request) ", p.found, " (now 1) " as moment
+         select " (request) ", p.found, " (now 1) " as moment
            from summed p join intervention_request r on r.request_id = p.request_id
-           join agent_task t on t.task_id = r.task_id join agent_task_item i on i.request_id = r.request_id
+           join agent_task t on t.task_id = r.task_id join agent_task_item i on " (of_request) "
           where p.upto <= $" $bytes " or p.upto = p.size order by r.request_id, i.seq" $($rest)*)
     };
     (@pg [$($out:tt)*] $part:literal $($rest:tt)*) => { sql!(@pg [$($out)* $part,] $($rest)*) };

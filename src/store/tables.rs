@@ -72,7 +72,7 @@ const INTERVENTION_REQUEST: Table = Table {
     columns: columns!(a:
         request_id, task_id, seq, root_task_id,
         tenant = "k.tenant",
-        kind, status, required, one_answer, call_id,
+        kind, status, required, one_answer, call_id, closed_seq,
         gate = "case when k.call_key is not null then k.agent end",
         gate_user = "case when k.call_key is not null then k.user_id end",
         created_at = "{at}",

@@ -1,5 +1,5 @@
 //! Functions of the store for the tests of the package. The product calls only
-//! `set_clock_forward`, and only for a test that runs the real process.
+//! `set_clock_forward` and `use_general_statement`, and only for a test that runs the real process.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;

@@ -26,6 +26,7 @@ mod request_reads;
 mod requests;
 mod schema;
 mod sessions;
+mod sqlite_reads;
 pub(crate) mod store_fixture;
 mod tree_commit;
 mod tree_reads;

@@ -226,7 +226,8 @@ async fn migration_killed_in_the_middle_leaves_nothing_partial_and_the_next_star
         drop table user_spelling; alter table idempotency drop column person, drop column resent;
         alter table agent_task drop column begun, drop column fruitless, drop column call_tool, drop column call_key, drop column asker_until, drop column asker_owner,
             drop column in_quarantine, drop column quarantine_at;
-        alter table intervention_request drop column gate, drop column gate_user, drop column one_answer; drop index agent_task_call; drop table credential; drop table browser_session; drop index idempotency_spent; delete from _sqlx_migrations where version >= 3";
+        alter table intervention_request drop column gate, drop column gate_user, drop column one_answer, drop column closed_seq cascade;
+        create index agent_task_item_request on agent_task_item (request_id) where request_id is not null; drop index agent_task_call; drop table credential; drop table browser_session; drop index idempotency_spent; delete from _sqlx_migrations where version >= 3";
     run(fixture.settings.url.reveal(), undo.to_owned()).await;
     // The migration will wait for the lock on the table `idempotency`.
     let mut holder = fixture.connection().await;
@@ -319,7 +320,8 @@ const UNDONE_FROM_13: &str = "create unique index agent_task_item_event on agent
         drop table standing_grant; drop table delivery, notice, gathered; alter table idempotency drop column resent;
         alter table agent_task drop column call_tool, drop column call_key, drop column asker_until, drop column asker_owner,
             drop column in_quarantine, drop column quarantine_at;
-        alter table intervention_request drop column gate, drop column gate_user, drop column one_answer;
+        alter table intervention_request drop column gate, drop column gate_user, drop column one_answer, drop column closed_seq cascade;
+        create index agent_task_item_request on agent_task_item (request_id) where request_id is not null;
         alter table inbox drop column owner, drop column expires_at, drop column one_answer; delete from _sqlx_migrations where version >= 13;";
 
 #[tokio::test]

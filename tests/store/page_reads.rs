@@ -2,6 +2,7 @@
 //! people.
 
 use holdpoint::store::Store;
+use holdpoint::task::decision::Action;
 use sqlx::{AssertSqlSafe, Executor as _, Row as _};
 
 use super::store_fixture::{StoreFixture, finance};
@@ -61,13 +62,14 @@ async fn claim_among_many_queued_tasks_reads_few_pages() {
         .into_iter()
         .find(|sql| sql.postgres.contains("over as ("))
         .unwrap();
-    let pages = pages_read(
-        &fixture,
-        claim.postgres,
-        "0, 'me', 30000000, 1, 't3', '[]', true",
-    )
-    .await;
-    assert!((5..200).contains(&pages), "{pages} pages");
+    for (tasks, limit) in [(1, 200), (64, 2_800)] {
+        let values = format!("0, 'me', 30000000, {tasks}, 't3', '[]', true");
+        let pages = pages_read(&fixture, claim.postgres, &values).await;
+        assert!(
+            (5..limit).contains(&pages),
+            "{pages} pages for {tasks} tasks"
+        );
+    }
 }
 
 #[tokio::test]
@@ -103,8 +105,14 @@ async fn look_for_equal_calls_reads_few_pages_among_many_calls_of_others_and_its
     for sql in [own, "vacuum analyze"] {
         crate::support::postgres::run(fixture.settings.url.reveal(), sql.to_owned()).await;
     }
-    let values = "'acme', 'cli', '{Bob,bob}', 'gate', 'refund', '{b:1,k:1}', 0, 1000, 0, '{bob}'";
-    let pages = pages_read(&fixture, statement_with("q.kind = 'reconcile'"), values).await;
+    let values =
+        "'acme', 'cli', '{Bob,bob}', 'gate', 'refund', '{b:1,k:1}', 0, 200, 0, '{bob}', 1000";
+    let pages = pages_read(
+        &fixture,
+        statement_with("r.kind = 'reconcile'\n              order by"),
+        values,
+    )
+    .await;
     assert!((50..500).contains(&pages), "{pages} pages");
     let values = "'acme', 'cli', '{Bob,bob}', 100, '{bob}'";
     let pages = pages_read(
@@ -129,6 +137,25 @@ async fn search_for_the_last_user_message_reads_few_pages_of_a_journal_that_has_
     let search = statement_with("m.type = 'user_message'");
     let pages = pages_read(&fixture, search, &format!("'{task}', '{task}', 3")).await;
     assert!((3..30).contains(&pages), "{pages} pages");
+}
+
+#[tokio::test]
+async fn read_of_a_closed_request_reads_few_pages_of_a_journal_that_has_gone_on() {
+    let fixture = StoreFixture::postgres().await;
+    let (task, question) = fixture.paused(finance(1)).await;
+    fixture
+        .decide(task, &question, "bob", Action::Approve)
+        .await;
+    // The decision is item 5, and about 20,000 items follow it.
+    let many = "insert into agent_task_item select (x.i).* from (
+            select jsonb_populate_record(i, jsonb_build_object('seq', n, 'event_number', n)) as i
+              from agent_task_item i, generate_series(7, 20000) n where i.seq = 6) x;
+        analyze";
+    crate::support::postgres::run(fixture.settings.url.reveal(), many.to_owned()).await;
+    let read = statement_with("where r.request_id = $1 order by i.seq");
+    let request = question.request_id.0;
+    let pages = pages_read(&fixture, read, &format!("'{request}', 0")).await;
+    assert!((8..30).contains(&pages), "{pages} pages");
 }
 
 #[tokio::test]
@@ -195,6 +222,14 @@ async fn lists_read_few_pages_however_many_requests_are_open() {
             "{pages} pages: {statement} {values}"
         );
     }
+    // A page of 50 requests, and one more that shows that there is a next page.
+    let ids = "select request_id::text from intervention_request order by request_id limit 51";
+    let ids = fixture.database().texts(ids).await.join(",");
+    let values =
+        format!("0, '{{{ids}}}', 'acme', '{{}}', '{{}}', '{{}}', '{{}}', true, 51, 4194304");
+    let statement = statement_with("order by r.request_id limit $9");
+    let pages = pages_read(&fixture, statement, &values).await;
+    assert!((100..1_200).contains(&pages), "{pages} pages");
     // The count of a person's open requests stops at 1,000.
     let keys = "'{user,group}', '{bob,many}', '{bob,Bob}'";
     for (statement, values) in [

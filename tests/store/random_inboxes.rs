@@ -1,9 +1,12 @@
-//! Compares the store's lists of open requests with a list in memory, while random requests with
-//! random approvers open, get answers and close.
+//! Compares the store's lists of requests with a list in memory and with the statement of an older
+//! version, while random requests with random approvers open, get answers and close.
+
+mod old_statement;
 
 use std::time::Duration;
 
 use holdpoint::store::RequestFilter;
+use holdpoint::task::change::Guard;
 use holdpoint::task::decision::Action;
 use holdpoint::task::id::{RequestId, TaskId};
 use holdpoint::task::item::{CloseReason, Fact};
@@ -13,12 +16,18 @@ use holdpoint::task::user::Viewer;
 use holdpoint::task::verdict::{Approvers, Terms};
 use macro_rules_attribute::apply;
 
-use super::store_fixture::{StoreFixture, acme_requests, decided, every_statement, request_spec};
+use self::old_statement::OldStatements;
+use super::store_fixture::{StoreFixture, decided, every_statement, fresh, new_task, request_spec};
 use crate::support::repetitions;
 use crate::support::rng::SeededRng;
 
 const USERS: [&str; 4] = ["alice", "bob", "carol", "dave"];
 const GROUPS: [&str; 3] = ["finance", "leads", "ops"];
+const TENANTS: [&str; 3] = ["acme", "acme", "globex"];
+const AGENTS: [&str; 2] = ["billing", "support"];
+const SESSIONS: [&str; 2] = ["s", "t"];
+/// Requests of these kinds may require several approvals.
+const KINDS: [RequestKind; 2] = [RequestKind::Approval, RequestKind::Reconcile];
 
 fn some(rng: &mut SeededRng, of: &[&str]) -> Vec<String> {
     let drawn = of.iter().filter(|_| rng.one_in(3));
@@ -27,6 +36,7 @@ fn some(rng: &mut SeededRng, of: &[&str]) -> Vec<String> {
 
 struct Open {
     task: TaskId,
+    tenant: &'static str,
     owner: &'static str,
     spec: RequestSpec,
     /// The people who have approved, although their approvals do not suffice yet.
@@ -73,7 +83,13 @@ async fn open_one(fixture: &StoreFixture, rng: &mut SeededRng) -> Open {
         required: if rng.one_in(3) { 5 } else { 1 },
         ..Approvers::default()
     };
-    let task = fixture.task_of("acme", owner).await;
+    let (task, tenant) = (TaskId(fresh()), rng.pick(&TENANTS));
+    let mut new = new_task(task, tenant, owner);
+    if let Guard::New(columns) = &mut new.guard {
+        rng.pick(&AGENTS).clone_into(&mut columns.agent);
+        rng.pick(&SESSIONS).clone_into(&mut columns.session_id);
+    }
+    fixture.write(new).await.unwrap();
     let expires_in = [None, Some(Duration::from_hours(1)), Some(Duration::ZERO)];
     let terms = Terms {
         approvers,
@@ -81,13 +97,14 @@ async fn open_one(fixture: &StoreFixture, rng: &mut SeededRng) -> Open {
         ..Terms::default()
     };
     let calls = if rng.one_in(3) { 2 } else { 1 };
-    let spec = request_spec(RequestKind::Approval, terms, calls);
+    let spec = request_spec(rng.pick(&KINDS), terms, calls);
     fixture.pause(task, &spec).await;
     if rng.one_in(4) {
         forget_terms(fixture, spec.request_id).await;
     }
     Open {
         task,
+        tenant,
         owner,
         spec,
         approved_by: Vec::new(),
@@ -137,14 +154,57 @@ fn ids<'a>(open: impl Iterator<Item = &'a Open>) -> Vec<RequestId> {
     ids
 }
 
+/// Draws a filter without trees. The page may begin after one of the requests in `opened`.
+fn draw_filter(rng: &mut SeededRng, person: &Viewer, opened: &[RequestId]) -> RequestFilter {
+    let statuses: [&[RequestStatus]; 4] = [
+        &[],
+        &[RequestStatus::Pending],
+        &[RequestStatus::Responded],
+        &[RequestStatus::Pending, RequestStatus::Expired],
+    ];
+    RequestFilter {
+        tenant: rng.pick(&TENANTS).to_owned(),
+        person: (!rng.one_in(4)).then(|| person.clone()),
+        statuses: rng.pick(&statuses).to_vec(),
+        kinds: some(rng, &KINDS.map(RequestKind::as_str)),
+        agents: some(rng, &AGENTS),
+        sessions: some(rng, &SESSIONS),
+        overdue: rng.one_in(2),
+        after: (!opened.is_empty() && rng.one_in(2)).then(|| rng.pick(opened)),
+        limit: rng.pick(&[1, 3, 50]),
+        ..RequestFilter::default()
+    }
+}
+
+/// Lists the requests of a page, and one more if another page follows. Reads further pages where
+/// the page ends early.
+async fn list(fixture: &StoreFixture, mut filter: RequestFilter) -> Vec<RequestId> {
+    let wanted = usize::try_from(filter.limit).unwrap() + 1;
+    let mut listed = Vec::new();
+    loop {
+        let page = fixture.store.requests(&filter).await.unwrap();
+        listed.extend(page.iter().map(|row| row.spec.request_id));
+        let next = page.next(|row| row.spec.request_id.0);
+        let Some(next) = next.filter(|_| listed.len() < wanted) else {
+            break;
+        };
+        filter.after = Some(RequestId(next));
+    }
+    listed.truncate(wanted);
+    listed
+}
+
 #[apply(every_statement)]
 async fn lists_hold_exactly_the_open_requests_of_a_person_after_each_commit(fixture: StoreFixture) {
     let mut rng = SeededRng(if fixture.is_postgres() { 1 } else { 2 });
-    let mut open: Vec<Open> = Vec::new();
-    let (steps, mut listed) = (repetitions(300, 10_000), 0);
+    let mut old = OldStatements::new(&fixture).await;
+    let (mut open, mut opened): (Vec<Open>, Vec<RequestId>) = (Vec::new(), Vec::new());
+    let (steps, mut listed, mut compared) = (repetitions(300, 10_000), 0, 0);
     for step in 0..steps {
         if open.len() < 12 && !rng.one_in(3) {
-            open.push(open_one(&fixture, &mut rng).await);
+            let new = open_one(&fixture, &mut rng).await;
+            opened.push(new.spec.request_id);
+            open.push(new);
         } else if !open.is_empty() {
             let drawn = usize::try_from(rng.below(open.len() as u64)).unwrap();
             approve_partly(&fixture, &mut rng, &mut open[drawn]).await;
@@ -158,28 +218,36 @@ async fn lists_hold_exactly_the_open_requests_of_a_person_after_each_commit(fixt
             decides_everything: rng.one_in(5),
         };
         let filter = RequestFilter {
+            tenant: rng.pick(&TENANTS).to_owned(),
             person: Some(person.clone()),
             statuses: vec![RequestStatus::Pending],
-            ..acme_requests(50)
+            limit: 50,
+            ..RequestFilter::default()
         };
+        let of_tenant = open.iter().filter(|open| open.tenant == filter.tenant);
         let page = fixture.store.requests(&filter).await.unwrap();
         let found: Vec<_> = page.iter().map(|row| row.spec.request_id).collect();
         assert_eq!(
             found,
-            ids(open.iter().filter(|open| open.names(&person))),
-            "step {step}, {person:?}"
+            ids(of_tenant.clone().filter(|open| open.names(&person))),
+            "step {step}, {filter:?}"
         );
+        assert_eq!(found, old.list(&filter).await, "step {step}, {filter:?}");
         let inbox = fixture.store.open_requests(&filter).await.unwrap();
         let found: Vec<_> = inbox.iter().map(|request| request.id).collect();
         assert_eq!(
             found,
-            ids(open.iter().filter(|open| open.is_open_to(&person))),
-            "step {step}, {person:?}"
+            ids(of_tenant.filter(|open| open.is_open_to(&person))),
+            "step {step}, {filter:?}"
         );
         listed += found.len();
+        let filter = draw_filter(&mut rng, &person, &opened);
+        let found = list(&fixture, filter.clone()).await;
+        assert_eq!(found, old.list(&filter).await, "step {step}, {filter:?}");
+        compared += found.len();
     }
     assert!(
-        listed > steps,
-        "{listed} entries were compared in {steps} steps"
+        listed > steps && compared > steps,
+        "{listed} and {compared} entries were compared in {steps} steps"
     );
 }

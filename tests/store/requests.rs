@@ -19,6 +19,8 @@ use super::store_fixture::{
     status,
 };
 
+const CLOSED_SEQ: &str = "select closed_seq from intervention_request";
+
 #[apply(every_statement)]
 async fn request_is_read_with_its_question_and_its_deadline(fixture: StoreFixture) {
     let (id, question) = fixture.paused(finance(1)).await;
@@ -80,6 +82,7 @@ async fn responded_request_becomes_resumed_with_a_later_change(fixture: StoreFix
     fixture.store.commit(later).await.unwrap();
     let row = fixture.request(question.request_id).await;
     assert_eq!(row.status, RequestStatus::Resumed);
+    assert_eq!(fixture.number(CLOSED_SEQ).await, 5);
     assert!(
         fixture
             .numbers("update intervention_request set status = 'pending'")
@@ -129,6 +132,7 @@ async fn request_that_one_change_opens_and_closes_is_in_no_inbox(fixture: StoreF
     fixture.write(both).await.unwrap();
     let row = fixture.request(question.request_id).await;
     assert_eq!(row.status, RequestStatus::Withdrawn);
+    assert_eq!(fixture.number(CLOSED_SEQ).await, 4);
     assert_eq!(fixture.count("request_approver").await, 2);
     assert_eq!(fixture.count("inbox").await, 0);
 }
@@ -255,6 +259,21 @@ async fn approval_is_final_only_with_the_last_of_two_required(fixture: StoreFixt
             .collect::<Vec<_>>(),
         ["bob", "carol"]
     );
+    // The question is item 3, the answers are the items 5 and 6.
+    assert_eq!(fixture.number(CLOSED_SEQ).await, 6);
+}
+
+/// A version before migration 0031 does not set `closed_seq`.
+#[apply(every_statement)]
+async fn request_that_an_older_version_closed_is_read_with_its_answer(fixture: StoreFixture) {
+    let (id, question) = fixture.paused(finance(1)).await;
+    fixture.decide(id, &question, "bob", Action::Approve).await;
+    let row = fixture.request(question.request_id).await;
+    fixture
+        .execute("update intervention_request set closed_seq = null")
+        .await;
+    assert_eq!(fixture.request(question.request_id).await, row);
+    assert_eq!(row.answers.len(), 1);
 }
 
 #[apply(every_statement)]

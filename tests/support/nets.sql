@@ -52,6 +52,32 @@ $$;
 create constraint trigger request_inbox after insert or update on intervention_request deferrable initially deferred
     for each row execute function request_is_in_inbox();
 
+-- The update that closes a request says which item closes it.
+create function intervention_request_refuse_close() returns trigger language plpgsql as $$
+begin
+    raise exception 'a closed request has no closed_seq' using errcode = 'check_violation';
+end
+$$;
+
+create trigger intervention_request_close before update on intervention_request for each row
+    when (old.status = 'pending' and new.status <> 'pending' and new.closed_seq is null)
+    execute function intervention_request_refuse_close();
+
+-- The items of a request are in its task's journal, from seq to closed_seq.
+create function item_is_of_request() returns trigger language plpgsql as $$
+begin
+    perform 1 from intervention_request r where r.request_id = new.request_id
+       and not (r.task_id = new.task_id and new.seq between r.seq and coalesce(r.closed_seq, new.seq));
+    if found then
+        raise exception 'no read of the request finds its item' using errcode = 'check_violation';
+    end if;
+    return null;
+end
+$$;
+
+create constraint trigger agent_task_item_of_request after insert on agent_task_item deferrable initially deferred
+    for each row when (new.request_id is not null) execute function item_is_of_request();
+
 -- A task that is to be claimed now or later has a row in claimable_task, whose due_at is not later than the task's.
 create function agent_task_is_claimable() returns trigger language plpgsql as $$
 begin

@@ -413,7 +413,8 @@ async fn request_that_an_older_replica_opened_or_closed_is_listed_right_after_an
         on conflict do nothing returning 1::bigint";
     crate::support::postgres::run(
         fixture.settings.url.reveal(),
-        "delete from inbox; update intervention_request set status = 'withdrawn'".to_owned(),
+        "delete from inbox; update intervention_request set status = 'withdrawn', closed_seq = seq"
+            .to_owned(),
     )
     .await;
     assert!(!fixture.numbers(stale).await.unwrap().is_empty());
