@@ -377,7 +377,11 @@ class Bench:
         cycles = load.report["finished"]
         messages = {name: (after[name] - before[name]) / cycles for name in before}
         log = self.postgres.log_by_table(variant.database, since)
-        return messages | {"log": {" ".join((table, "index" if is_index else "")).strip(): size / cycles for (table, is_index), size in log.items()}}
+        parts = {
+            " ".join((table, "index" if is_index else "")).strip(): [size / cycles, records / cycles]
+            for (table, is_index), (size, records) in log.items()
+        }
+        return messages | {"log": parts}
 
     def reads(self, variant):
         """Measures the time of lists and pages while the database holds the paused tasks: for their owner and for other
@@ -593,9 +597,12 @@ def main():
             [name, f"{each['statements']:.2f}", f"{each['pings']:.2f}"] for name, each in counted.items()
         ])
         for name, each in counted.items():
-            print(f"## Bytes of the write-ahead log for a {unit}, one {unit} at a time: {name}\n")
-            sizes = sorted(each["log"].items(), key=lambda entry: -entry[1])
-            table(["part", "bytes"], [[part, f"{size:,.0f}"] for part, size in sizes] + [["all", f"{sum(each['log'].values()):,.0f}"]])
+            print(f"## The write-ahead log of a {unit}, one {unit} at a time: {name}\n")
+            parts = sorted(each["log"].items(), key=lambda part: -part[1][0])
+            indexes = [counts for part, counts in parts if part.endswith(" index")]
+            for part, of in (("all indexes", indexes), ("all", each["log"].values())):
+                parts.append((part, [sum(counts[column] for counts in of) for column in (0, 1)]))
+            table(["part", "bytes", "records"], [[part, f"{size:,.0f}", f"{records:.1f}"] for part, (size, records) in parts])
     for name, timed in reads.items():
         print(f"## Lists: {name}, 200 reads each\n")
         table(["list", "the caller's tasks", "p50 ms", "p99 ms", "longest"], timed)

@@ -195,8 +195,8 @@ class Postgres:
         return position
 
     def log_by_table(self, database, since):
-        """The bytes of the write-ahead log since a position: those of each table with its values out of line, those of
-        its indexes, and those of all else, which are mostly commits."""
+        """The bytes and the records of the write-ahead log since a position: those of each table with its values out of
+        line, those of its indexes, and those of all else, which are mostly commits."""
         tables = self.sql(
             "select c.relfilenode, coalesce(m.oid, i.indrelid, c.oid)::regclass, i.indexrelid is not null from pg_class c"
             " left join pg_index i on i.indexrelid = c.oid left join pg_class m on m.reltoastrelid = coalesce(i.indrelid, c.oid)"
@@ -215,7 +215,8 @@ class Postgres:
             if record and "SWITCH" not in line:
                 is_ours = relation and relation[1] == number
                 name = names.get(relation[2], ("other", False)) if is_ours else ("other", False)
-                found[name] = found.get(name, 0) + int(record[1])
+                size, records = found.get(name, (0, 0))
+                found[name] = (size + int(record[1]), records + 1)
         dump.wait()
         return found
 

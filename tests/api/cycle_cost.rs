@@ -4,7 +4,9 @@
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-use serde_json::json;
+use axum::Router;
+use axum::http::header::CONTENT_TYPE;
+use serde_json::{Value, json};
 use sqlx::{Connection as _, Executor as _, PgConnection, Row as _};
 
 use super::gate;
@@ -14,7 +16,9 @@ use crate::support::endless_sleep::EndlessSleep;
 use crate::support::fake_chat_completions::text_answer;
 use crate::support::fake_receiver::FakeReceiver;
 use crate::support::forwarder::Forwarder;
-use crate::support::test_app::{TestApp, refunds};
+use crate::support::postgres::PrivateCluster;
+use crate::support::serve;
+use crate::support::test_app::{LOCK, TestApp, refunds};
 
 const CYCLES: usize = 20;
 /// The expected round trips of one cycle: five commits, and one read of the request with its task's
@@ -130,6 +134,50 @@ async fn held_call_at_a_gate_takes_two_reads_and_two_commits() {
     app.stop().await;
 }
 
+/// Answers a message as the MCP server `shop` in [`LOCK`], which may ask people questions.
+fn answer_as_shop(message: &str) -> String {
+    let message: Value = serde_json::from_str(message).unwrap();
+    let lock: Value = serde_json::from_str(LOCK).unwrap();
+    let tool = &lock["servers"]["shop"]["tools"]["book"]["definition"];
+    let result = match message["method"].as_str().unwrap() {
+        "server/discover" => json!({"supportedVersions": ["2026-07-28"]}),
+        "tools/list" => json!({"tools": [tool]}),
+        "tools/call" => json!({"content": [{"type": "text", "text": "Booked."}]}),
+        other => panic!("{other}"),
+    };
+    let mut answer = json!({"jsonrpc": "2.0", "id": message["id"], "result": result});
+    answer["result"]["resultType"] = json!("complete");
+    answer.to_string()
+}
+
+/// One commit stores the call with its start, and the other stores its result. The service looks
+/// for earlier equal calls only if one of them has a call key, and it knows for a second that none
+/// has.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn repeatable_call_of_a_server_that_may_ask_takes_two_commits_and_no_read() {
+    let answers = async |message: String| {
+        (
+            [(CONTENT_TYPE, "application/json")],
+            answer_as_shop(&message),
+        )
+    };
+    let shop = serve(Router::new().fallback(answers)).await;
+    let server = format!("{{ url: \"http://{shop}/mcp\", effects: {{ book: read_only }} }}");
+    let yaml = gate::yaml("")
+        .replace("Bash, Read]", "Bash, Read, shop_book]")
+        .replace("tools: [Read]", "tools: [Read, shop_book]");
+    let database = Database::postgres().await;
+    let line = Forwarder::to(database.url()).await;
+    let app = unpolled(line.url(), &format!("{yaml}mcp: {{ shop: {server} }}\n")).await;
+    let propose = async |app: &TestApp| {
+        let body = json!({"tool": "shop_book", "arguments": {"people": 2}});
+        let reply = gate::ask(app, &body, 10).await;
+        assert_eq!(reply.str("/outcome"), "succeeded", "{}", reply.text);
+    };
+    assert_round_trips(&app, &line, 2, propose).await;
+    app.stop().await;
+}
+
 /// Runs `act` [`CYCLES`] times, and asserts that the lower quartile of the round trips of a run is
 /// `expected`. The count includes reads of the store's relay. On a slow machine, a run takes longer
 /// and includes more of these reads. So the function measures up to four times.
@@ -193,6 +241,34 @@ async fn cycle_writes_a_fixed_number_of_rows_and_its_updates_touch_no_index_of_a
         counted.push(written);
     }
     panic!("rows inserted, updated and deleted, and HOT updates: {counted:?}");
+}
+
+/// The bytes of the write-ahead log that a cycle may take with the bodies of these tests. Postgres
+/// writes no whole pages here, as in the measurements of `docs/performance.md`.
+const LOG_BYTES: i64 = 10_350;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cycle_writes_a_bounded_number_of_bytes_to_the_log_of_postgres() {
+    let cluster = PrivateCluster::with("-c full_page_writes=off -c autovacuum=off");
+    let url = cluster.url("postgres");
+    let app = unpolled(&url, &refunds("{ owner: true }")).await;
+    cycle(&app).await;
+    let database = Database::at(&url);
+    let written = "select cast(pg_current_wal_insert_lsn() - '0/0' as text)";
+    let bytes = async || {
+        let texts = database.texts(written).await;
+        texts[0].parse::<i64>().unwrap()
+    };
+    let before = bytes().await;
+    for _ in 0..CYCLES {
+        cycle(&app).await;
+    }
+    let of_cycle = (bytes().await - before) / i64::try_from(CYCLES).unwrap();
+    app.stop().await;
+    assert!(
+        (LOG_BYTES / 2..=LOG_BYTES).contains(&of_cycle),
+        "{of_cycle} bytes"
+    );
 }
 
 /// Returns the numbers of rows that [`CYCLES`] cycles on a new database insert, update and delete

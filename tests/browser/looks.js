@@ -18,20 +18,31 @@ const LOOKS = {
   "phone, dark": { viewport: PHONE, colorScheme: "dark" },
 };
 
-// Loading a page and running axe are slow. So two simulated readers check the pages, each in a part
-// of the looks. Together they see both languages, pages with and without scripts, a desktop, a
-// phone, and light and dark mode. If EVERY_LOOK is set, four readers see every combination of
-// these.
-const SHARED = [
-  { name: "en", locale: "en-US", lang: "en", hasScripts: true, looks: ["desktop", "phone, dark"] },
-  { name: "zh", locale: "zh-CN", lang: "zh-Hans", hasScripts: false, looks: ["phone", "desktop, dark"] },
+// Loading a page and running axe are slow. So an ordinary run checks each state in four of the 16
+// looks: a simulated reader of each language opens the page, one of them with the page's scripts and
+// the other without, and each sees two looks that differ in size and in mode. The combination
+// depends on the place of the state among all states, so four states in a row have all 16 looks. If
+// EVERY_LOOK is set, four readers check each state in every look.
+const LANGUAGES = [
+  { name: "en", locale: "en-US", lang: "en" },
+  { name: "zh", locale: "zh-CN", lang: "zh-Hans" },
 ];
-const ofEveryLook = (reader) =>
-  [true, false].map((hasScripts) => {
-    const name = `${reader.name}, with${hasScripts ? "" : "out"} scripts`;
-    return { ...reader, name, hasScripts, looks: Object.keys(LOOKS) };
-  });
-const READERS = process.env.EVERY_LOOK ? SHARED.flatMap(ofEveryLook) : SHARED;
+const READERS = process.env.EVERY_LOOK ? LANGUAGES.flatMap((reader) => [reader, reader]) : LANGUAGES;
+const OPPOSITES = [
+  ["desktop", "phone, dark"],
+  ["phone", "desktop, dark"],
+];
+
+// Returns how the reader with this index sees the state at this place: with or without the page's
+// scripts, and in which looks.
+function drawnLooks(index, place) {
+  if (process.env.EVERY_LOOK) return { hasScripts: index % 2 === 0, looks: Object.keys(LOOKS) };
+  return { hasScripts: (index + place) % 2 === 0, looks: OPPOSITES[(index + (place >> 1)) % 2] };
+}
+
+// The place of the next state, and how many states were checked in each look so far.
+let place = 0;
+const checked = new Map();
 
 // Returns the names in a part of the OpenAPI document: of members, parameters, values and operations.
 function namesIn(part) {
@@ -87,7 +98,8 @@ async function signedIn(browser, reader, key) {
 // share a page.
 async function opened(reader, name, state, made) {
   const { context, page, wrong } = reader;
-  const visit = { page, wrong, looks: reader.looks, name: `${name}, ${reader.name}`, isOwn: Boolean(state.prepare) };
+  const seenAs = `${reader.name}, with${reader.hasScripts ? "" : "out"} scripts`;
+  const visit = { page, wrong, looks: reader.looks, name: `${name}, ${seenAs}`, seenAs, isOwn: Boolean(state.prepare) };
   if (visit.isOwn) {
     visit.page = await context.newPage();
     visit.wrong = watched(visit.page);
@@ -103,11 +115,11 @@ async function opened(reader, name, state, made) {
   return visit;
 }
 
-async function looksRight({ page, wrong, looks: taken, name, isOwn }, state, made) {
+async function looksRight({ page, wrong, looks, name, seenAs, isOwn }, state, made) {
   await state.reach?.(page, made);
   const shown = (typeof state.shows === "string" ? page.locator(state.shows) : state.shows(page, made)).first();
   await shown.waitFor();
-  for (const look of taken) {
+  for (const look of looks) {
     const { viewport, colorScheme } = LOOKS[look];
     await page.emulateMedia({ colorScheme });
     await page.setViewportSize(viewport);
@@ -116,6 +128,8 @@ async function looksRight({ page, wrong, looks: taken, name, isOwn }, state, mad
     await readable(page, `${name}, ${look}`);
     await isForPeople(page, `${name}, ${look}`);
     await shot(page, `${name}, ${look}`);
+    const seen = `${seenAs}, ${look}`;
+    checked.set(seen, (checked.get(seen) ?? 0) + 1);
   }
   await page.setViewportSize(NARROW);
   await fits(page, `${name}, narrow`);
@@ -134,7 +148,13 @@ export const after = (ask, act) => async () => {
   return asking;
 };
 
-// Brings pages into each state, and checks them in every look. A state has:
+// Asserts that at least `states` states were checked in each of the 16 looks.
+export function hadEveryLook(states) {
+  assert.equal(checked.size, 2 * LANGUAGES.length * Object.keys(LOOKS).length, [...checked.keys()].join("; "));
+  for (const [look, times] of checked) assert.ok(times >= states, `${look} was checked in ${times} states`);
+}
+
+// Brings pages into each state, and checks them in the looks of its place. A state has:
 // `ask`: brings the service into the state; its result is passed to the other functions;
 // `at`: the address of the page, or a function that returns it;
 // `status`: the status of the page's response, by default 200;
@@ -150,7 +170,11 @@ export async function inEveryLook(browser, states, key) {
   const readers = await Promise.all(READERS.map((reader) => signedIn(browser, reader, key)));
   for (const [name, state] of Object.entries(states)) {
     const made = await state.ask?.();
-    readers.forEach((reader, at) => (reader.hasScripts = READERS[at].hasScripts || Boolean(state.isScripted)));
+    readers.forEach((reader, at) => {
+      Object.assign(reader, drawnLooks(at, place));
+      reader.hasScripts ||= Boolean(state.isScripted);
+    });
+    place += 1;
     const visits = await Promise.all(readers.map((reader) => opened(reader, name, state, made)));
     await state.then?.(made);
     await Promise.all(visits.map((visit) => looksRight(visit, state, made)));

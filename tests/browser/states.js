@@ -3,7 +3,7 @@
 
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
-import { after, inEveryLook } from "./looks.js";
+import { after, hadEveryLook, inEveryLook } from "./looks.js";
 import { asks, cancel, ended, eventually, inBrowser, isLive, ran, refund, release, request, says, service, setVisibility } from "./harness.js";
 
 const database = process.argv[5];
@@ -312,5 +312,6 @@ const many = {
 
 await inBrowser(async (browser) => {
   for (const states of [empty, inbox, tasks, questions, remembered, many]) await inEveryLook(browser, states);
+  hadEveryLook(8);
   console.log("browser: every state was readable in every look");
 });

@@ -4,7 +4,7 @@
 
 import assert from "node:assert/strict";
 import { ALICE_KEY, BOB_KEY, EVE_KEY, MUTE_KEY, OPS_KEY, approve, as, asked, call, cancel, ended, linkTo, proposed, signIn } from "./accounts.js";
-import { after, inEveryLook } from "./looks.js";
+import { after, hadEveryLook, inEveryLook } from "./looks.js";
 import { eventually, inBrowser, isLive, send } from "./harness.js";
 
 const PAYMENT = 'pay_supplier\n{"name":"Miller","amount":120}';
@@ -41,6 +41,13 @@ const alice = {
     ask: after(() => asked(PAYMENT, BOB_KEY), (payment) => approve(payment)),
     at,
     shows: "main:not(:has(#answers button)) .approvals li",
+  },
+  "others have decided": {
+    ask: after(() => asked(PAYMENT, EVE_KEY), ({ request }) =>
+      call(BOB_KEY, "POST", `/resume/${request.request_id}/reject`, { reason: "the wrong supplier" }),
+    ),
+    at: "/inbox/decided?all=1",
+    shows: (page) => page.locator(".rows > li .status").filter({ hasText: /bob/ }),
   },
 };
 
@@ -104,9 +111,25 @@ const late = (then) =>
     reach: async (page) => assert.equal((await send(page, page.locator(".decide button:not(.no)"))).status(), 409),
   });
 
+const GUIDANCE = 'request_human_guidance\n{"question":"What now?","options":["wait","go on"]}';
+const CONFIRMATION = 'request_confirmation\n{"action":"Close it.","risks":["It may be reopened."]}';
+
+// Returns a function that answers the agent's question and waits for the end of the task.
+const respond = (response) => async ({ task, request }) => {
+  await call(ALICE_KEY, "POST", `/resume/${request.request_id}`, { action: "respond", response });
+  await ended(task);
+};
+
 const links = {
   open: linked(() => asked(), "form button"),
   "for a key": linked(() => asked('request_credentials\n{"service":"jira","reason":"To comment."}'), "main:not(:has(form)) h1"),
+  guidance: linked(() => asked(GUIDANCE), 'form:has(input[value="respond"]) button'),
+  confirmation: linked(() => asked(CONFIRMATION), 'form:has(input[value="respond"]) button[name="confirmed"]'),
+  "guidance was given": linked(after(() => asked(GUIDANCE), respond({ answer: "wait" })), "main:not(:has(form)) #headline:not([hidden])"),
+  "it was confirmed": linked(after(() => asked(CONFIRMATION), respond({ confirmed: true })), "main:not(:has(form)) #headline:not([hidden])"),
+  // These pages have a line that asks for a sign-in in place of the form.
+  "for no link": linked(() => asked('write_note\n{"text":"for no link"}'), "main:not(:has(form, .approvals)) p > strong + a"),
+  "for two without a link": linked(() => asked('write_note\n{"text":"for two"}', BOB_KEY), "main:not(:has(form)):has(.approvals) p > strong + a"),
   decided: linked(after(asked, async (asking) => {
     await approve(asking);
     await ended(asking.task);
@@ -136,5 +159,6 @@ await inBrowser(async (browser) => {
   await inEveryLook(browser, eve, EVE_KEY);
   await inEveryLook(browser, ops, OPS_KEY);
   await inEveryLook(browser, mute, MUTE_KEY);
+  hadEveryLook(8);
   console.log("browser: every state of people, gates and links was readable in every look");
 });

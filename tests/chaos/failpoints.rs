@@ -47,6 +47,9 @@ static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 const AT_ONCE: usize = 6;
 
+/// The settings of `failpoint.rs` for the two statements that write commits on Postgres.
+const STATEMENTS: [&str; 2] = ["", "statement=general"];
+
 /// Returns the failpoints that kill a process when it reaches them for the first time.
 fn first() -> Vec<String> {
     let commits = OFTEN
@@ -191,9 +194,21 @@ async fn dies_after_its_claims(on: On) {
     process.kill().await;
 }
 
+/// Returns the settings with which the run with this number is made: both of [`STATEMENTS`] in
+/// `scripts/chaos counts`, otherwise one of them. `SQLite` has one way to write a commit.
+pub fn statements(on: On, number: u64) -> &'static [&'static str] {
+    let chosen = usize::from(!(number / 4).is_multiple_of(2));
+    match on {
+        On::Sqlite => &STATEMENTS[..1],
+        On::Postgres if repetitions(1, 2) == 2 => &STATEMENTS,
+        On::Postgres => &STATEMENTS[chosen..=chosen],
+    }
+}
+
 /// Runs [`scenario`] once for each of these points, and kills the process at that point. A usual
 /// run divides the points between the two databases: for each commit, the point before it is tested
-/// on one database and the point after it on the other.
+/// on one database and the point after it on the other. On Postgres, a usual run divides the points
+/// also between the two statements that write commits.
 async fn killed_at_each(on: On, points: Vec<String>) {
     let (tool_server, model) = (Arc::new(ToolServer::start().await), Model::start().await);
     let (wrong, stored) = (Mutex::new(Vec::new()), Mutex::new(HashSet::new()));
@@ -203,13 +218,18 @@ async fn killed_at_each(on: On, points: Vec<String>) {
     let points = points
         .filter(|(_, number)| (number + number / 2) % share as u64 == on as u64 % share as u64)
         .filter(|(point, _)| only.as_ref().is_none_or(|only| point == only));
-    let runs = futures_util::stream::iter(points).map(|(point, number)| {
+    let with_settings = points.flat_map(|(point, number)| {
+        let settings = statements(on, number).iter();
+        settings.map(move |settings| (point.clone(), number, *settings))
+    });
+    let runs = futures_util::stream::iter(with_settings).map(|(point, number, settings)| {
         let (tool_server, model, wrong, stored) =
             (Arc::clone(&tool_server), model.clone(), &wrong, &stored);
         async move {
             let kill = Kill {
                 on,
                 point: &point,
+                settings,
                 number,
                 // One task runs at a time, so that the second task waits in the queue.
                 running: 1,
@@ -223,7 +243,7 @@ async fn killed_at_each(on: On, points: Vec<String>) {
             wrong.lock().unwrap().extend(
                 complaints
                     .into_iter()
-                    .map(|what| format!("{point} on {on:?}: {what}")),
+                    .map(|what| format!("{point} on {on:?} {settings}: {what}")),
             );
             stored
                 .lock()
@@ -246,6 +266,8 @@ async fn killed_at_each(on: On, points: Vec<String>) {
 pub struct Kill<'p> {
     pub on: On,
     pub point: &'p str,
+    /// Further settings of `failpoint.rs`, for all processes.
+    pub settings: &'static str,
     /// A number that makes the calls' arguments unique.
     pub number: u64,
     pub running: u32,
@@ -279,7 +301,10 @@ impl Kill<'_> {
             database.url(),
             self.running,
         );
-        let replica = Replica::new(config);
+        let replica = Replica {
+            settings: self.settings,
+            ..Replica::new(config)
+        };
         let deadline = Instant::now() + self.within;
         let people = People::new(
             vec![replica.url()],

@@ -10,7 +10,7 @@ use futures_util::StreamExt as _;
 use futures_util::future::join_all;
 use macro_rules_attribute::apply;
 
-use super::failpoints::Kill;
+use super::failpoints::{Kill, statements};
 use super::gate_askers::Kind;
 use super::scripted_model::Model;
 use super::simulated_people::People;
@@ -65,11 +65,16 @@ async fn killed_at_each(on: On) {
     let presence = POINTS_OF_PRESENCE.iter().map(|point| (*point, HELD));
     let points = POINTS.iter().map(|point| (*point, ALL));
     let points = points.chain(elsewhere).chain(presence);
-    let runs = points.zip(1_u64..).map(|((point, kinds), number)| {
+    let points = points.zip(1_u64..).flat_map(|((point, kinds), number)| {
+        let settings = statements(on, number).iter();
+        settings.map(move |settings| (point, kinds, number, *settings))
+    });
+    let runs = points.map(|(point, kinds, number, settings)| {
         let (tool_server, model) = (Arc::clone(&tool_server), model.clone());
         let kill = Kill {
             on,
             point,
+            settings,
             number,
             running: 8,
             within: Duration::from_mins(10),
@@ -81,7 +86,7 @@ async fn killed_at_each(on: On) {
             let (wrong, _) = kill.during(tool_server, model, asks).await;
             wrong
                 .into_iter()
-                .map(move |wrong| format!("{point} of {kinds:?} on {on:?}: {wrong}"))
+                .map(move |wrong| format!("{point} of {kinds:?} on {on:?} {settings}: {wrong}"))
         }
     });
     let runs = futures_util::stream::iter(runs).buffer_unordered(AT_ONCE);

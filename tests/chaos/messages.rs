@@ -1,6 +1,6 @@
-//! Tests that kill the service at each failpoint of the sender of messages, and right after the
-//! commit of an event that needs a message. A message about every event arrives, and all messages
-//! about one event have the same id.
+//! Tests that kill the service at each failpoint of the sender of messages, and right before and
+//! right after the commit of an event that needs a message. A message about every event arrives,
+//! each message is about an event of a journal, and all messages about one event have the same id.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::process::ExitStatusExt as _;
@@ -20,7 +20,8 @@ use crate::support::test_app::{ALICE, On};
 use crate::support::{http_client, pause};
 
 /// The failpoints at which [`KilledReplica::killed_at`] kills processes.
-const POINTS: [&str; 5] = [
+const POINTS: [&str; 6] = [
+    "task_status.before",
     "task_status.committed",
     "spread.committed",
     "deliver.claimed",
@@ -83,7 +84,7 @@ impl Client {
 
 /// A service that is killed again and again, and the service's database.
 pub struct KilledReplica {
-    _database: Database,
+    database: Database,
     _folder: tempfile::TempDir,
     replica: Replica,
     pub client: Client,
@@ -106,7 +107,7 @@ impl KilledReplica {
             url: replica.url(),
         };
         Self {
-            _database: database,
+            database,
             _folder: folder,
             replica,
             client,
@@ -127,6 +128,18 @@ impl KilledReplica {
         let killed = process.ended().await.signal().is_some();
         assert!(killed, "{}", self.replica.last_log_lines());
         None
+    }
+
+    /// Returns the ids that messages about the journaled events have.
+    async fn event_ids(&self, on: On) -> BTreeSet<String> {
+        let change = match on {
+            On::Sqlite => "lower(hex(change_id))",
+            On::Postgres => "replace(cast(change_id as text), '-', '')",
+        };
+        let sql = format!(
+            "select 'evt_' || {change} || '_' || cast(event_number as text) from agent_task_item"
+        );
+        self.database.texts(&sql).await.into_iter().collect()
     }
 
     /// Starts two processes for each point, one after the other. The first process dies the first
@@ -190,6 +203,10 @@ async fn killed_at_each_point(on: On) {
         "what was sent and not recorded is sent again"
     );
     process.kill().await;
+    let journaled = service.event_ids(on).await;
+    for ((task, kind), ids) in ids_by_event(&hook) {
+        assert!(ids.is_subset(&journaled), "{kind} of {task}: {ids:?}");
+    }
 }
 
 /// Returns the ids under which each event arrived, by task and event name.

@@ -21,6 +21,8 @@ use tokio::process::{Child, Command};
 pub struct Replica {
     pub config: PathBuf,
     pub port: u16,
+    /// Settings of `failpoint.rs` for all processes of the replica.
+    pub settings: &'static str,
     /// The file that receives the standard error of all processes of the replica.
     pub log: PathBuf,
 }
@@ -38,6 +40,7 @@ impl Replica {
             log: config.with_file_name(format!("{port}.log")),
             config,
             port,
+            settings: "",
         }
     }
 
@@ -55,7 +58,10 @@ impl Replica {
             .args(["serve", "--config"])
             .arg(&self.config)
             .args(["--listen", &format!("127.0.0.1:{}", self.port)])
-            .env("HOLDPOINT_FAILPOINTS", failpoints)
+            .env(
+                "HOLDPOINT_FAILPOINTS",
+                format!("{};{failpoints}", self.settings),
+            )
             .env("TOKIO_WORKER_THREADS", "2")
             .stdin(Stdio::null())
             .stdout(Stdio::null())

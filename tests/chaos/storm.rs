@@ -267,11 +267,14 @@ impl FaultInjector<'_> {
             // call is sent. The test stops the other half.
             let exact = draw(1).is_multiple_of(2);
             let point = format!(";call.before=freeze@{}", 1 + draw(2) % 5);
-            let armed = if freezes && exact {
-                leases.clone() + &point
-            } else {
-                leases.clone()
-            };
+            let mut armed = leases.clone();
+            if freezes && exact {
+                armed += &point;
+            }
+            // Half of the processes write every change with the general statement.
+            if draw(5).is_multiple_of(2) {
+                armed += ";statement=general";
+            }
             let begins = Instant::now();
             let mut process = replica.start(&armed);
             let alive = process.ready(people.http()).await;
