@@ -79,10 +79,15 @@ const OF_TREES: Sql = sql!(
 );
 
 /// Reads, among the given ids, the requests that match the filter. `$8` says whether requests past
-/// their deadline can match.
+/// their deadline can match. Reads the first requests whose items add up to at most `$10` bytes, and
+/// always the first request. `page` has all columns of the requests, so that each row of a request
+/// and of a task is read once. The items are read twice, because the bodies behind the limit must
+/// not be read.
 const MATCHING: Sql = sql!(
     "with page as (
-        select r.request_id from intervention_request r join agent_task t on t.task_id = r.task_id
+        select r.request_id, r.task_id, r.root_task_id, r.tenant, t.user_id as owner, t.session_id, t.agent_path,
+               r.status, r.created_at, r.expires_at, r.seq, r.closed_seq
+          from intervention_request r join agent_task t on t.task_id = r.task_id
          where r.request_id " (any 2 uuid) " and r.tenant = $3
            and (" (none 4 text) " or r.status " (any 4 text) ")
            and (" (none 5 text) " or r.kind " (any 5 text) ")
@@ -90,7 +95,19 @@ const MATCHING: Sql = sql!(
            and (" (none 7 text) " or t.session_id " (any 7 text) ")
            and ($8 or r.expires_at is null or r.expires_at > " (now 1) ")
          order by r.request_id limit $9
-     )" (fitting_requests 10)
+     ),
+     sized as (
+        select r.*, (select coalesce(sum(octet_length(i.body)), 0) from agent_task_item i where " (of_request) ") as size
+          from page r
+     ),
+     summed as (
+        select s.*, sum(s.size) over (order by s.request_id) as upto, count(*) over () as found from sized s
+     )
+     select r.request_id, r.task_id, r.root_task_id, r.tenant, r.owner, r.session_id, r.agent_path, r.status,
+            r.created_at, r.expires_at, r.seq as asked_seq, i.seq, i.at, i.body,
+            (select doubted_at from database_identity where id = 1) as doubted_at, r.found, " (now 1) " as moment
+       from summed r join agent_task_item i on " (of_request) "
+      where r.upto <= $10 or r.upto = r.size order by r.request_id, i.seq"
 )
 .by_key();
 

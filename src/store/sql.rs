@@ -80,10 +80,9 @@ pub(super) use request_changes;
 ///   event. The statement must begin with the recursive common table expression
 ///   `back (root_task_id, event_number, change_id)`, whose first query selects one or several
 ///   events of the change. The rest walks back from these events to the first;
-/// - `(fitting_tasks n)`, `(fitting_requests n)`: the rest of a statement that begins with a common
-///   table expression `page` of ids. The statement reads the first rows of `page` whose sizes add
-///   up to at most `$n` bytes, and always the first row. `(fitting_requests n)` needs `Value::Now`
-///   as parameter 1.
+/// - `(fitting_tasks n)`: the rest of a statement that begins with a common table expression `page`
+///   of ids. The statement reads the first rows of `page` whose sizes add up to at most `$n` bytes,
+///   and always the first row.
 ///
 /// On Postgres, `(now n)` becomes a subquery: Postgres evaluates it once, and can search an index
 /// with its result.
@@ -178,20 +177,6 @@ macro_rules! sql {
            from summed p join agent_task t on t.task_id = p.task_id
            left join agent_task_item s on s.task_id = t.task_id and s.seq = t.status_seq
           where p.upto <= $" $bytes " or p.upto = p.size order by t.task_id desc" $($rest)*)
-    };
-    (@$engine:ident [$($out:tt)*] (fitting_requests $bytes:literal) $($rest:tt)*) => {
-        sql!(@$engine [$($out)* ", sized (request_id, size) as (
-            select p.request_id,
-                   (select coalesce(sum(octet_length(i.body)), 0) from agent_task_item i where ",] (of_request) ")
-              from page p join intervention_request r on r.request_id = p.request_id
-         ),
-         summed (request_id, size, upto, found) as (
-            select request_id, size, sum(size) over (order by request_id), count(*) over () from sized
-         )
-         select " (request) ", p.found, " (now 1) " as moment
-           from summed p join intervention_request r on r.request_id = p.request_id
-           join agent_task t on t.task_id = r.task_id join agent_task_item i on " (of_request) "
-          where p.upto <= $" $bytes " or p.upto = p.size order by r.request_id, i.seq" $($rest)*)
     };
     (@pg [$($out:tt)*] $part:literal $($rest:tt)*) => { sql!(@pg [$($out)* $part,] $($rest)*) };
     (@lite [$($out:tt)*]) => { concat!($($out)*) };
