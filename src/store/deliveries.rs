@@ -248,10 +248,10 @@ const REMOVE: Sql = sql!(
          where d.state <> 'due' and d.ended_at <= (select at from moment) - $3
            and (d.state <> 'dead' or d.ended_at <= (select at from moment) - $4)
            and (d.reference is null or not exists (select 1 from delivery m
+                  join intervention_request r on r.request_id = m.request_id
                  where m.target = d.target and m.reference = d.reference
-                   and (exists (select 1 from intervention_request r where r.request_id = m.request_id and r.status = 'pending')
-                     or exists (select 1 from agent_task_item i
-                         where i.request_id = m.request_id and i.at > (select at from moment) - $5))))
+                   and (r.status = 'pending' or exists (select 1 from agent_task_item i
+                         where " (of_request) " and i.at > (select at from moment) - $5))))
          order by d.ended_at limit $2 " (skip_locked) "
      )
      delete from delivery where delivery_id in (select delivery_id from spent) returning target"

@@ -1,14 +1,10 @@
 //! Tests the memory that a service keeps for tasks that wait for a person.
 
-use std::time::Duration;
-
 use macro_rules_attribute::apply;
 use serde_json::json;
-use tokio::time::timeout;
 
 use crate::api::approval_cycle::on_both;
-use crate::support::allocator::allocated_bytes;
-use crate::support::pause;
+use crate::support::allocator::{allocated_bytes, assert_grows_less_than};
 use crate::support::test_app::{ACCOUNTS, On, TestApp};
 
 const DEMONSTRATION: &str = include_str!("../../src/config/demo.yaml");
@@ -20,8 +16,6 @@ const TASKS: usize = 200;
 /// The maximum growth for each task. A task's row alone takes more memory. On Postgres, 100 tasks
 /// were seen to add up to 70 KiB in all, and 200 tasks no more.
 const MAX_BYTES: usize = 512;
-/// The time within which ended drives must free their memory.
-const FREE_LIMIT: Duration = Duration::from_secs(10);
 
 #[apply(on_both)]
 async fn task_that_waits_for_a_person_keeps_no_memory(on: On) {
@@ -42,17 +36,6 @@ async fn task_that_waits_for_a_person_keeps_no_memory(on: On) {
     for _ in 0..TASKS {
         pause_task().await;
     }
-    let growth = || allocated_bytes().saturating_sub(before);
-    // The end of a task's drive frees memory after the answer.
-    let freed = timeout(FREE_LIMIT, async {
-        while growth() >= TASKS * MAX_BYTES {
-            pause().await;
-        }
-    });
-    assert!(
-        freed.await.is_ok(),
-        "the paused tasks keep {} bytes",
-        growth()
-    );
+    assert_grows_less_than(before, TASKS * MAX_BYTES).await;
     app.stop().await;
 }

@@ -404,3 +404,28 @@ async fn due_deliveries_of_a_person_are_found_through_their_index_on_both_engine
     let found = "delivery_recipient (target=? AND tenant=? AND person=? AND due_at<?)";
     assert!(on_sqlite.contains(found), "{on_sqlite}");
 }
+
+/// A message of Slack can be changed as long as its request is open or has a new item.
+#[tokio::test]
+async fn removal_of_deliveries_finds_the_items_of_a_request_by_the_journals_key_on_both_engines() {
+    let (postgres, sqlite) = (StoreFixture::postgres().await, StoreFixture::sqlite().await);
+    postgres.paused(finance(1)).await;
+    run_filler(&postgres).await;
+    let mut all = Store::statements().into_iter();
+    let remove = all.find(|sql| sql.postgres.contains("m.reference = d.reference"));
+    let remove = remove.unwrap();
+    let values = ["0", "100", "1", "1", "1"];
+    let mut query = format!("explain {}", remove.postgres);
+    for (number, value) in values.iter().enumerate() {
+        query = query.replace(&format!("${}", number + 1), value);
+    }
+    let plan = texts(&postgres, &query).await.join("\n");
+    assert!(
+        plan.contains("agent_task_item_pkey") && !plan.contains("Seq Scan on agent_task_item"),
+        "{plan}"
+    );
+    let plan = query_plan(&sqlite, remove.sqlite);
+    let found =
+        "SEARCH i USING INDEX sqlite_autoindex_agent_task_item_1 (task_id=? AND seq>? AND seq<?)";
+    assert!(plan.contains(found), "{plan}");
+}

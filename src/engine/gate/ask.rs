@@ -14,6 +14,7 @@ use super::call::{CallViewer, GateCall, GateDecision, GateState};
 use super::claim_limit::ClaimLimit;
 use super::presence::{AskerGuard, PRESENCE_GRACE, ResultDelivery, present_until};
 use super::propose::{GateProposal, Proposed};
+use super::read_call::is_permit_open;
 use super::{GateRefusal, Gates, Proposal};
 use crate::engine::session::TaskSession;
 use crate::engine::{MAX_TRIES, Refusal};
@@ -106,12 +107,8 @@ impl Gates<'_> {
         for _ in 0..MAX_TRIES {
             let ask = (self.engine.ids.fresh(), runner.clone());
             // All steps but the wait are boxed, so that the wait keeps no memory for their futures.
-            let known = Box::pin(gate_proposal.find_known_call()).await?;
-            let is_named = known.is_some() || proposal.identity.has_own_key();
-            let proposed = match known {
-                Some(task) => Proposed::Continues(task),
-                None => Box::pin(gate_proposal.propose(ask.clone())).await?,
-            };
+            let begun = gate_proposal.continue_or_propose(ask.clone(), claim_limit);
+            let (is_named, proposed) = Box::pin(begun).await?;
             let waiter = |guard, listener, continues: bool| Waiter {
                 gates: self,
                 gate_proposal,
@@ -181,15 +178,7 @@ impl Waiter<'_> {
         loop {
             match Box::pin(self.round(session.take())).await? {
                 Round::Answer(answer) => return Ok(Some(*answer)),
-                Round::TakenByOther => {
-                    // The proposal may become a new call, which starts at once.
-                    let store = &self.gates.engine.store;
-                    let limit = self.claim_limit;
-                    if Box::pin(ClaimLimit::session_has_ended(limit, store)).await? {
-                        return Err(Refusal::Unavailable.into());
-                    }
-                    return Ok(None);
-                }
+                Round::TakenByOther => return Ok(None),
                 Round::Retry(known) => session = known,
                 // The pause may last minutes. It is not a part of `round`, so that the ask holds no
                 // session during the pause.
@@ -221,7 +210,10 @@ impl Waiter<'_> {
             (GateState::Settled, _) => self.answer_settled(session, call).await,
             (GateState::Started, GateDecision::Allow) => {
                 self.guard.forget_presence();
-                Ok(self.answer(call, None))
+                // Another ask of the same runner may have started the call since the session ended.
+                let has_ended = !self.own_drive && self.session_has_ended().await?;
+                let permit = call.permit.filter(|_| !has_ended);
+                Ok(self.answer(GateCall { permit, ..call }, None))
             }
             _ if self.is_taken(&session, &call) => Ok(Round::TakenByOther),
             // This ask's own driver has ended and has not started the call, so the driver got no
@@ -313,8 +305,7 @@ impl Waiter<'_> {
         mut session: TaskSession,
         call: GateCall,
     ) -> Result<Round, GateRefusal> {
-        let store = &self.gates.engine.store;
-        if ClaimLimit::session_has_ended(self.claim_limit, store).await? {
+        if self.session_has_ended().await? {
             // The guard still has the presence of this ask, so its drop ends the presence.
             return Ok(self.answer(call, None));
         }
@@ -437,6 +428,11 @@ impl Waiter<'_> {
         }
     }
 
+    async fn session_has_ended(&self) -> Result<bool, GateRefusal> {
+        let store = &self.gates.engine.store;
+        Ok(ClaimLimit::session_has_ended(self.claim_limit, store).await?)
+    }
+
     fn is_late(&self) -> bool {
         self.claim_limit.is_some_and(ClaimLimit::is_late)
     }
@@ -484,13 +480,4 @@ fn round_after_error(error: CommitError) -> Result<Round, GateRefusal> {
         CommitError::Refused => Ok(Round::TakenByOther),
         CommitError::Unavailable => Err(Refusal::Unavailable.into()),
     }
-}
-
-/// Whether the permit of a started call has not ended, so that its holder may be running the call.
-fn is_permit_open(session: &TaskSession, call: &GateCall) -> bool {
-    let state = session.own.progress.calls.first();
-    call.state == GateState::Started
-        && call.runs_elsewhere
-        && call.expires_at.is_some_and(|end| end > call.now)
-        && state.is_none_or(|state| !state.is_attempt_over)
 }

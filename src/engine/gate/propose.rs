@@ -4,11 +4,13 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures_util::future::Either;
 use serde_json::json;
 use uuid::Uuid;
 
 use super::attach::{Caution, EarlierCalls, is_equal_json, keyed_call};
 use super::call::{CallViewer, GateCall};
+use super::claim_limit::ClaimLimit;
 use super::drive::GateDrive;
 use super::max_open::OpenCallGuard;
 use super::presence::{AskerGuard, PRESENCE_GRACE};
@@ -148,10 +150,33 @@ impl GateProposal<'_> {
         })
     }
 
+    /// Finds the call that the proposal names, or proposes the call. `ask` has the id of the ask and
+    /// the name of the runner (`""` without a runner). Also returns whether the proposal names a
+    /// call.
+    ///
+    /// # Errors
+    /// `Unavailable` if the caller's browser session has ended while the body arrived or during an
+    /// earlier try, because a new call may start at once.
+    pub(super) async fn continue_or_propose(
+        self,
+        ask: (Uuid, String),
+        claim_limit: Option<&ClaimLimit>,
+    ) -> Result<(bool, Proposed), GateRefusal> {
+        if ClaimLimit::session_has_ended(claim_limit, &self.engine.store).await? {
+            return Err(Refusal::Unavailable.into());
+        }
+        let known = self.find_known_call().await?;
+        let is_named = known.is_some() || self.proposal.identity.has_own_key();
+        let proposed = match known {
+            Some(task) => Proposed::Continues(task),
+            None => self.propose(ask).await?,
+        };
+        Ok((is_named, proposed))
+    }
+
     /// Judges the proposed call. Does not store the call if the proposal continues an equal call,
     /// or if the gate only counts the call in a metric (`record: held`). Otherwise stores the call.
-    /// `ask` has the id of the ask and the name of the runner (`""` without a runner).
-    pub(super) async fn propose(self, ask: (Uuid, String)) -> Result<Proposed, GateRefusal> {
+    async fn propose(self, ask: (Uuid, String)) -> Result<Proposed, GateRefusal> {
         let mut session = self.unsaved_call();
         let call = self.judge(&mut session).await?;
         let state = state_of(&session, call)?;
@@ -233,16 +258,17 @@ impl GateProposal<'_> {
             session: self.proposal.session().to_owned(),
             tool: self.proposal.tool.clone(),
         };
-        if let Some(has_keyed_calls) = engine.keyed_tools.begin_read(&place) {
-            return Ok(has_keyed_calls);
-        }
+        let number = match engine.keyed_tools.begin_read(&place) {
+            Either::Left(has_keyed_calls) => return Ok(has_keyed_calls),
+            Either::Right(number) => number,
+        };
         let (tenant, gate, user) = (&place.tenant, &place.gate, &caller.user_id);
         let (session, tool) = (&place.session, &place.tool);
         let read = engine
             .store
             .has_keyed_calls(tenant, gate, user, session, tool);
         let has_keyed_calls = read.await?;
-        engine.keyed_tools.remember(&place, has_keyed_calls);
+        engine.keyed_tools.remember(&place, number, has_keyed_calls);
         Ok(has_keyed_calls)
     }
 
@@ -250,7 +276,7 @@ impl GateProposal<'_> {
     /// is no such call. A call that is named by id must have the proposal's caller, gate, session,
     /// tool and arguments. Otherwise, the id counts as unknown, and the key decides, if there is a
     /// key.
-    pub(super) async fn find_known_call(self) -> Result<Option<TaskId>, GateRefusal> {
+    async fn find_known_call(self) -> Result<Option<TaskId>, GateRefusal> {
         if let Some(task) = self.proposal.identity.task() {
             match self.engine.gates().load_call(self.caller, task).await {
                 Ok(call) if self.is_same_call(&call) => return Ok(Some(task)),

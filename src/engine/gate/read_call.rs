@@ -171,3 +171,12 @@ impl Gates<'_> {
         call.ok_or(Refusal::NotFound)
     }
 }
+
+/// Whether the permit of a started call has not ended, so that its holder may be running the call.
+pub(super) fn is_permit_open(session: &TaskSession, call: &GateCall) -> bool {
+    let state = session.own.progress.calls.first();
+    call.state == GateState::Started
+        && call.runs_elsewhere
+        && call.expires_at.is_some_and(|end| end > call.now)
+        && state.is_none_or(|state| !state.is_attempt_over)
+}

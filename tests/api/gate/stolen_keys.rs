@@ -8,6 +8,7 @@ use holdpoint::world::{Clock as _, SystemClock};
 use macro_rules_attribute::apply;
 use reqwest::Method;
 use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 
 use super::outcomes::report;
 use super::{
@@ -15,6 +16,7 @@ use super::{
     decide_as, gate, items, refund, types, until_asker,
 };
 use crate::api::approval_cycle::on_both;
+use crate::support::raw_http;
 use crate::support::test_app::{On, Reply, TestApp};
 
 /// Returns how often the call was started, as its journal shows.
@@ -324,5 +326,33 @@ async fn ask_of_a_session_waits_a_minute_at_most_and_gets_no_permit_after_the_si
     let again = ask_as(by_session(), &make, 0).await;
     again.assert_code(401, "unauthorized");
     assert_eq!(starts(&app, &shell).await, 0);
+    app.stop().await;
+}
+
+/// The service asks for the body (`100 Continue`) once it has authenticated the request.
+#[apply(on_both)]
+async fn allowed_call_whose_body_comes_after_the_sign_out_gets_no_permit(on: On) {
+    let app = gate(on, "").await;
+    let session = app.sign_in(AGENT).await;
+    let body = bash("ls").to_string();
+    let head = format!(
+        "POST /v1/gate/calls HTTP/1.1\r\nHost: localhost\r\nCookie: {session}\r\nContent-Type: application/json\r\n\
+         Content-Length: {}\r\nExpect: 100-continue\r\nConnection: close\r\n\r\n",
+        body.len()
+    );
+    let mut stream = BufReader::new(raw_http::send(&app.url(), head.as_bytes()).await);
+    let mut line = String::new();
+    stream.read_line(&mut line).await.unwrap();
+    assert_eq!(line, "HTTP/1.1 100 Continue\r\n");
+    let by_session = app.anonymous().header("cookie", &session);
+    assert_eq!(by_session.hit("/sign-out").await.status, 303);
+    stream.get_mut().write_all(body.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.contains("HTTP/1.1 503 "), "{answer}");
+    assert_eq!(
+        app.database.texts("select agent from agent_task").await,
+        [""; 0]
+    );
     app.stop().await;
 }

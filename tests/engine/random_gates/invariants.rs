@@ -20,7 +20,7 @@ use holdpoint::task::verdict::Verdict;
 
 use super::super::invariants::check_ended;
 use super::tool_server::{CHANGED, Definition};
-use super::{AT_BOTH_GATES, Ask, CALLS, HandedResult, RunState};
+use super::{Ask, CALLS, HandedResult, RunState};
 
 impl RunState<'_> {
     pub(super) async fn answers(&mut self) {
@@ -163,13 +163,9 @@ impl RunState<'_> {
         if !journals.iter().all(has_ended) {
             return false;
         }
-        if AT_BOTH_GATES.iter().any(|pair| self.calls == pair) {
-            let gates: BTreeSet<_> = journals
-                .iter()
-                .map(|(_, journal)| &journal.row.agent)
-                .collect();
-            self.seen.at_both_gates += usize::from(gates.len() == 2);
-        }
+        let gates = journals.iter().map(|(_, journal)| &journal.row.agent);
+        let gates: BTreeSet<_> = gates.collect();
+        self.seen.at_both_gates += usize::from(gates.len() == 2);
         let ran = self.harness.tool.since(self.executions);
         self.tools_in_doubt_are_held(&journals);
         for (task, journal) in journals {
