@@ -330,11 +330,15 @@ class Bench:
             "model": [self.fake.pid],
         }
         counted = {} if variant.sqlite else self.postgres.counters(variant.database)
+        if self.chosen.messages:
+            messages.lags(self)
         load = self.load(targets, concurrency, groups, call=variant.call)
         per_cycle = {}
+        if self.chosen.messages:
+            per_cycle["received"] = messages.lags(self)["received"] / load.report["finished"]
         if not variant.sqlite:
             after = self.postgres.counters(variant.database)
-            per_cycle = {name: (after[name] - counted[name]) / load.report["finished"] for name in counted}
+            per_cycle |= {name: (after[name] - counted[name]) / load.report["finished"] for name in counted}
         memory = memory_of(started[0].pid)
         self.stop(started)
         if not variant.sqlite:
@@ -429,6 +433,7 @@ FIGURES = {
     "commits": ("commits", 2),
     "WAL bytes": ("wal", 0),
     "HOT share": ("hot_share", 2),
+    "messages": ("received", 2),
     "idle MiB": ("idle_memory_mib", 1),
     "memory MiB": ("memory_mib", 1),
 }
@@ -450,8 +455,9 @@ def print_tables(measured, found, concurrency):
         [f"{variant.name} / {base.name}"] + [ratio(variant, base, name) for name in RATIOS.values()]
         for place, variant in enumerate(services) for base in ceilings + services[:place]
     ])
-    table(["a cycle", *FIGURES], [
-        [variant.name] + [spread(values(variant, name), digits) for name, digits in FIGURES.values()] for variant in found
+    figures = {head: figure for head, figure in FIGURES.items() if any(figure[0] in one for one in measured)}
+    table(["a cycle", *figures], [
+        [variant.name] + [spread(values(variant, name), digits) for name, digits in figures.values()] for variant in found
     ])
 
 

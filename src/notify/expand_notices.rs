@@ -52,9 +52,10 @@ impl Sender {
         if notices.is_empty() {
             return Ok(None);
         }
+        let changes = self.store.change_events(&notices).await?;
         let mut deliveries = Vec::new();
-        for notice in &notices {
-            deliveries.extend(self.deliveries(notice).await?);
+        for (notice, change) in notices.iter().zip(&changes) {
+            deliveries.extend(self.deliveries(notice, change).await?);
         }
         let due = deliveries.iter().filter(|one| one.due_at.is_none());
         let due: BTreeSet<String> = due.map(|one| one.target.clone()).collect();
@@ -72,14 +73,17 @@ impl Sender {
         Ok(last.filter(|last| notices.len() == BATCH && before != Some(*last)))
     }
 
-    async fn deliveries(&self, notice: &Notice) -> Result<Vec<NewDelivery>, ReadError> {
-        let change = self.store.change_events(notice).await?;
+    async fn deliveries(
+        &self,
+        notice: &Notice,
+        change: &ChangeEvents,
+    ) -> Result<Vec<NewDelivery>, ReadError> {
         let mut requests = BTreeMap::new();
         let mut deliveries = Vec::new();
         for event in &change.events {
             for state in &self.entry_states {
                 let messages = self
-                    .messages_about(&state.entry, &change, event, &mut requests)
+                    .messages_about(&state.entry, change, event, &mut requests)
                     .await?;
                 deliveries.extend(messages.into_iter().map(|(person, message)| NewDelivery {
                     id: self.ids.fresh(),

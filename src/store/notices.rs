@@ -6,7 +6,7 @@
 //!
 //! Invariant: one transaction removes a notice and inserts all its deliveries.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rusqlite::Transaction;
 use uuid::Uuid;
@@ -92,7 +92,7 @@ pub struct Notice {
 record!(impl Notice { id, root, change, event_number });
 
 /// The data about a change from which a sender decides which messages are sent.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct ChangeEvents {
     /// The tenant of the changed tree.
     pub tenant: String,
@@ -143,25 +143,29 @@ const NOTICES: Sql = sql!(
     "select notice_id as id, root_task_id as root, change_id as change, event_number from notice order by notice_id limit $1"
 );
 
-/// Selects the events of a tree from the number `$2` on, at most `$3`. Returns the body of an item
-/// only if the event's name depends on it, otherwise an empty text. The two parts of `page` find
+/// Selects the events of the changes that wrote the notices `$1`: of each change, at most `$3`
+/// events, after its first `$2`. The events of a change are contiguous. Returns the body of an item
+/// only if the event's name depends on it, otherwise an empty text. The two parts of `found` find
 /// the two kinds of items that `events.rs` describes: items whose `seq` equals their event number,
 /// and all others.
 const CHANGE_EVENTS: Sql = sql!(
-    "with page (task_id, seq, event_number) as (
-        select * from (select task_id, seq, event_number from agent_task_item
-             where task_id = $1 and seq >= $2 and event_number = seq order by seq limit $3) a
+    "with found as (
+        select n.notice_id, i.root_task_id, i.task_id, i.seq, i.event_number, i.type, i.request_id, i.body
+          from notice n join agent_task_item i on i.task_id = n.root_task_id
+           and i.seq >= n.event_number + $2 and i.seq < n.event_number + $2 + $3
+           and i.event_number = i.seq and i.change_id = n.change_id
+         where n.notice_id " (any 1 uuid) "
          union all
-        select * from (select task_id, seq, event_number from agent_task_item
-             where root_task_id = $1 and event_number >= $2 and event_number <> seq
-             order by event_number limit $3) b
-         order by event_number limit $3
+        select n.notice_id, i.root_task_id, i.task_id, i.seq, i.event_number, i.type, i.request_id, i.body
+          from notice n join agent_task_item i on i.root_task_id = n.root_task_id
+           and i.event_number >= n.event_number + $2 and i.event_number < n.event_number + $2 + $3
+           and i.event_number <> i.seq and i.change_id = n.change_id
+         where n.notice_id " (any 1 uuid) "
      )
-     select r.tenant, r.agent as root_agent, i.event_number, i.task_id, i.seq, i.type as kind, i.request_id, i.change_id,
-            case when i.type in ('task_status', 'request_closed') then i.body else '' end as body
-       from page p join agent_task_item i on i.task_id = p.task_id and i.seq = p.seq
-       join agent_task r on r.task_id = $1
-      order by i.event_number"
+     select f.notice_id, r.tenant, r.agent as root_agent, f.event_number, (f.task_id = f.root_task_id) as of_root, f.seq,
+            f.type as kind, f.request_id, case when f.type in ('task_status', 'request_closed') then f.body else '' end as body
+       from found f join agent_task r on r.task_id = f.root_task_id
+      order by f.event_number"
 )
 .by_key();
 
@@ -210,14 +214,14 @@ pub(super) const STATEMENTS: &[Sql] = &[
 
 record! {
     struct EventHeaderRecord {
+        notice_id: Uuid,
         tenant: String,
         root_agent: String,
         event_number: i64,
-        task_id: Uuid,
+        of_root: bool,
         seq: i64,
         kind: String,
         request_id: Option<Uuid>,
-        change_id: Uuid,
         body: String,
     }
 }
@@ -225,14 +229,14 @@ record! {
 impl EventHeaderRecord {
     /// Returns the event of this item; `None` if the item cannot be decoded, or its type never
     /// leads to a message.
-    fn event(&self, root: TaskId) -> Option<EventHeader> {
+    fn event(&self) -> Option<EventHeader> {
         let name = match self.kind.as_str() {
             "intervention_requested" => "request.created",
             "decision" => "request.decided",
             "sub_agent_started" => "sub_agent.started",
             "task_status" | "request_closed" => {
                 let fact = fact(&self.body).ok()?;
-                event_name(&fact, self.task_id == root.0, self.seq)
+                event_name(&fact, self.of_root, self.seq)
             }
             _ => return None,
         };
@@ -244,6 +248,7 @@ impl EventHeaderRecord {
     }
 }
 
+/// The maximum number of events of a change that one statement reads.
 const MAX_EVENTS_PER_READ: i64 = 64;
 
 impl Store {
@@ -266,41 +271,32 @@ impl Store {
         Ok(self.db().all(NOTICES, values![limit]).await?)
     }
 
-    /// Reads the events of the change that wrote the notice. Leaves out events that lead to no
-    /// message, and events whose item cannot be decoded. Returns no events if the tree no longer
-    /// has them.
+    /// Reads the events of the changes that wrote the notices, in the order of the notices. Leaves
+    /// out events that lead to no message, and events whose item cannot be decoded. Returns no
+    /// events for a notice that has been replaced, or whose tree no longer has the events.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.
-    pub async fn change_events(&self, notice: &Notice) -> Result<ChangeEvents, ReadError> {
-        let mut change = ChangeEvents {
-            tenant: String::new(),
-            root_agent: String::new(),
-            events: Vec::new(),
-        };
-        let mut next = notice.event_number;
-        loop {
-            let values = values![notice.root, next, MAX_EVENTS_PER_READ];
+    pub async fn change_events(&self, notices: &[Notice]) -> Result<Vec<ChangeEvents>, ReadError> {
+        let mut changes: BTreeMap<Uuid, ChangeEvents> = BTreeMap::new();
+        let mut unread: Vec<Uuid> = notices.iter().map(|notice| notice.id).collect();
+        let mut offset = 0;
+        while !unread.is_empty() {
+            let values = values![unread, offset, MAX_EVENTS_PER_READ];
             let found: Vec<EventHeaderRecord> = self.db().all(CHANGE_EVENTS, values).await?;
-            let own_events = found
-                .iter()
-                .take_while(|record| record.change_id == notice.change.0);
-            let own_events: Vec<_> = own_events.collect();
-            if let Some(first) = own_events.first() {
-                change.tenant.clone_from(&first.tenant);
-                change.root_agent.clone_from(&first.root_agent);
+            let mut counts: BTreeMap<Uuid, i64> = BTreeMap::new();
+            for record in found {
+                *counts.entry(record.notice_id).or_default() += 1;
+                let change = changes.entry(record.notice_id).or_default();
+                change.events.extend(record.event());
+                (change.tenant, change.root_agent) = (record.tenant, record.root_agent);
             }
-            let events = own_events
-                .iter()
-                .filter_map(|record| record.event(notice.root));
-            change.events.extend(events);
-            match own_events.last() {
-                Some(last) if i64::try_from(own_events.len()) == Ok(MAX_EVENTS_PER_READ) => {
-                    next = last.event_number + 1;
-                }
-                _ => return Ok(change),
-            }
+            counts.retain(|_, count| *count == MAX_EVENTS_PER_READ);
+            unread = counts.into_keys().collect();
+            offset += MAX_EVENTS_PER_READ;
         }
+        let of_notice = |notice: &Notice| changes.remove(&notice.id).unwrap_or_default();
+        Ok(notices.iter().map(of_notice).collect())
     }
 
     /// Replaces notices by deliveries, in one transaction. If another process is replacing or has

@@ -1,7 +1,9 @@
 //! Tests of a restored backup and of a promoted standby, with the real binary and its own database.
 //! If the lost history may contain the run of a `once` call, the call does not run again without a
-//! person's decision.
+//! person's decision. If it may contain the permit of a call at a gate, the call gets no permit
+//! again without such a decision.
 
+mod gate_calls;
 mod process;
 
 use std::collections::BTreeMap;
@@ -13,12 +15,14 @@ use std::process::{Command, Stdio};
 use futures_util::stream::{self, StreamExt as _};
 use serde_json::{Value, json};
 
+use self::gate_calls::GateCalls;
 use self::process::{Process, id};
+use crate::api::gate::yaml;
 use crate::support::database::Database;
 use crate::support::fake_chat_completions::{FakeModel, calls, text_answer};
 use crate::support::fake_tool::FakeTool;
 use crate::support::postgres::Cluster;
-use crate::support::test_app::{VARIABLES, refunds};
+use crate::support::test_app::VARIABLES;
 use crate::support::{http_client, repetitions};
 
 const SLOTS: usize = 4;
@@ -47,6 +51,8 @@ struct Tasks {
     waiting: Vec<String>,
     /// Tasks whose model has not been asked yet.
     new: Vec<String>,
+    /// Calls at a gate, whose tasks are in none of the lists.
+    gate: GateCalls,
 }
 
 impl RestoreFixture {
@@ -72,7 +78,8 @@ impl RestoreFixture {
         let folder = tempfile::tempdir().unwrap();
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
         // A call must not time out while the test's tool does not answer.
-        let yaml = refunds("{ owner: true }")
+        let yaml = yaml("run_within: 1h")
+            .replace("{ groups: [finance] }", "{ owner: true }")
             .replace("{model}", &model.base_url)
             .replace("{tool}", &tool.url)
             .replace("timeout: 5s", "timeout: 40s");
@@ -136,7 +143,10 @@ impl RestoreFixture {
     /// Creates tasks in every state; `held` of them wait for an approval. When this function
     /// returns, the tool no longer answers.
     async fn populate(&self, process: &Process, held: usize) -> Tasks {
-        let mut tasks = Tasks::default();
+        let mut tasks = Tasks {
+            gate: GateCalls::populate(process).await,
+            ..Tasks::default()
+        };
         for _ in 0..3 {
             tasks.done.push(id(&process.task("small", 10).await));
         }
@@ -201,6 +211,7 @@ impl RestoreFixture {
             "each key once so far"
         );
         assert!(self.executed().len() >= cycles);
+        tasks.gate.go_on(process).await;
     }
 
     fn executed(&self) -> BTreeMap<String, usize> {
@@ -286,6 +297,7 @@ impl RestoreFixture {
             );
         }
         self.humans_decide(process, tasks, &now, executed).await;
+        tasks.gate.nothing_runs_again(process).await;
     }
 
     async fn humans_decide(

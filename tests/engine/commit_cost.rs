@@ -1,11 +1,9 @@
 //! Tests the cost of a task's cycle on Postgres: the task is created, held, approved and completed.
 //! The cost is counted in statements and transactions, not measured in time.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
-use std::time::Duration;
 
-use futures_util::FutureExt as _;
 use futures_util::future::join_all;
 use holdpoint::engine::Engine;
 use holdpoint::task::decision::Action;
@@ -13,10 +11,8 @@ use holdpoint::task::id::TaskId;
 use holdpoint::task::status::TaskStatus;
 
 use super::engine_harness::{EngineHarness, alice, alice_decides, go, whole};
+use crate::store::busy_writer::commit_while_busy;
 use crate::store::store_fixture::{StoreFixture, change, fresh, new_task};
-
-/// The time in which the writer takes a batch on a slow machine.
-const BATCH_LIMIT: Duration = Duration::from_mins(1);
 
 async fn until(harness: &EngineHarness, task: TaskId, status: TaskStatus) {
     let mut news = harness.fixture.store.watch(task);
@@ -79,37 +75,19 @@ async fn cycle_of_one_client_takes_at_most_five_commits() {
     );
 }
 
-/// The writer is busy with another change until all 64 changes wait.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn changes_of_sixty_four_tasks_that_wait_for_the_writer_take_one_commit() {
     let fixture = StoreFixture::with_writers(1).await;
-    let create = || {
+    let create = |_| {
         let task = TaskId(fresh());
-        let new = change(task, vec![new_task(task, "acme", "alice")]);
-        Box::pin(fixture.store.commit(new))
+        change(task, vec![new_task(task, "acme", "alice")])
     };
-    let (begins, sizes) = mpsc::channel();
-    let busy = Arc::new(Mutex::new(()));
-    let writer = Arc::clone(&busy);
-    fixture.store.observe_batches(move |size| {
-        let _ = begins.send(size);
-        drop(writer.lock().unwrap());
-    });
-    let mut first = create();
-    let mut commits: Vec<_> = (0..64).map(|_| create()).collect();
-    {
-        let _busy = busy.lock().unwrap();
-        assert!(first.as_mut().now_or_never().is_none());
-        assert_eq!(sizes.recv_timeout(BATCH_LIMIT), Ok(1));
-        for commit in &mut commits {
-            assert!(commit.as_mut().now_or_never().is_none());
-        }
+    let changes = (0..64).map(create).collect();
+    let (size, written) = commit_while_busy(&fixture.store, changes).await;
+    for result in written {
+        result.unwrap();
     }
-    for written in join_all(commits).await {
-        written.unwrap();
-    }
-    assert_eq!(sizes.recv_timeout(BATCH_LIMIT), Ok(64));
-    first.await.unwrap();
+    assert_eq!(size, 64);
 }
 
 /// The bounds on statements and commits are far above the figures in `docs/performance.md`, because

@@ -115,20 +115,28 @@ async fn equal(fixture: &StoreFixture, since: Time) -> Vec<EqualCall> {
 /// Returns the earlier calls that the store finds for a new call like [`CALL`] with the keys `b:1`
 /// and `k:1`. Calls that ended before `since` are left out.
 pub async fn found(fixture: &StoreFixture, since: Time) -> FoundCalls {
-    let keys = ["b:1".to_owned(), "k:1".to_owned()];
-    fixture
-        .store
-        .equal_calls(
-            "acme",
-            "cli",
-            &"alice".into(),
-            "gate",
-            "refund",
-            &keys,
-            since,
-        )
-        .await
-        .unwrap()
+    found_by_keys(fixture, CALL, &["b:1", "k:1"], since).await
+}
+
+/// Like [`found`], but for a new call like `call`, with `keys` instead of its key.
+async fn found_by_keys(
+    fixture: &StoreFixture,
+    call: Call,
+    keys: &[&str],
+    since: Time,
+) -> FoundCalls {
+    let keys: Vec<String> = keys.iter().map(|key| (*key).to_owned()).collect();
+    let user = call.user.into();
+    let read = fixture.store.equal_calls(
+        call.tenant,
+        call.gate,
+        &user,
+        call.session,
+        call.tool,
+        &keys,
+        since,
+    );
+    read.await.unwrap()
 }
 
 fn ids(calls: &[EqualCall]) -> Vec<TaskId> {
@@ -198,14 +206,10 @@ async fn identity_that_a_later_commit_stores_is_found_and_counts_the_pending_cal
         let child = with_child.then(|| child_task(TaskId(fresh()), id));
         let tasks = [next].into_iter().chain(child).collect();
         fixture.commit(id, tasks).await;
-        let keys = ["b:1".to_owned()];
-        let alice = "alice".into();
-        let found = fixture
-            .store
-            .equal_calls("acme", "cli", &alice, "gate", tool, &keys, Time(0));
-        let found = found.await.unwrap().calls;
+        let found = found_by_keys(&fixture, Call { tool, ..CALL }, &["b:1"], Time(0)).await;
         assert_eq!(
             found
+                .calls
                 .iter()
                 .map(|call| (call.task_id, call.call_key.as_str()))
                 .collect::<Vec<_>>(),

@@ -3,11 +3,10 @@
 //! locks, and judge times by the database's clock. The tests run on Postgres, because `SQLite` has
 //! one writer at a time.
 
-use std::sync::{Arc, Mutex, mpsc};
+use std::cmp::Reverse;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures_util::FutureExt as _;
-use futures_util::future::join_all;
 use holdpoint::store::Store;
 use holdpoint::task::change::Counters;
 use holdpoint::task::decision::Action;
@@ -19,16 +18,14 @@ use holdpoint::task::verdict::Terms;
 use sqlx::{AssertSqlSafe, Executor as _, PgConnection, Row as _};
 use uuid::Uuid;
 
+use super::busy_writer::commit_while_busy;
 use super::store_fixture::{
     LEASE, ManualClock, Rows, StoreFixture, TASKS, change, child_task, claim, finance, fresh,
-    new_task, request_spec, said, status,
+    request_spec, said, status,
 };
 use super::tree_reads::counted;
 
 const REQUESTS: Rows = ("intervention_request", "request_id");
-
-/// The time within which a writer takes a batch, even on a busy machine.
-const BATCH_LIMIT: Duration = Duration::from_mins(1);
 
 /// A connection that looks at the locks of the other connections.
 struct Observer(PgConnection);
@@ -190,39 +187,15 @@ async fn batch_of_changes_of_single_tasks_locks_the_tasks_in_the_order_of_their_
         next.facts = vec![said("more")];
         changes.push(change(task, vec![next]));
     }
-    changes.sort_unstable_by_key(|change| change.root);
-    let first = TaskId(fresh());
-    let first = change(first, vec![new_task(first, "acme", "alice")]);
-    let (begins, begun) = mpsc::channel();
-    let held = Arc::new(Mutex::new(()));
-    let writer = Arc::clone(&held);
-    fixture.store.observe_batches(move |size| {
-        let _ = begins.send(size);
-        drop(writer.lock().unwrap());
-    });
-    let mut first = Box::pin(fixture.store.commit(first));
-    let commits = changes
-        .into_iter()
-        .map(|change| Box::pin(fixture.store.commit(change)));
-    let mut commits: Vec<_> = commits.collect();
-    {
-        // While the test holds the lock, the writer does not write the batch that it has taken, so
-        // the nine changes wait for the same later batch.
-        let _guard = held.lock().unwrap();
-        assert!(first.as_mut().now_or_never().is_none());
-        assert_eq!(begun.recv_timeout(BATCH_LIMIT), Ok(1));
-        for commit in commits.iter_mut().rev() {
-            assert!(commit.as_mut().now_or_never().is_none());
-        }
-    }
-    let written = join_all(commits).await;
-    assert_eq!(begun.recv_timeout(BATCH_LIMIT), Ok(9));
+    changes.sort_unstable_by_key(|change| Reverse(change.root));
+    let (size, written) = commit_while_busy(&fixture.store, changes).await;
+    assert_eq!(size, 9);
     let times: Vec<_> = written
         .into_iter()
+        .rev()
         .map(|written| written.unwrap().at)
         .collect();
     assert!(times.is_sorted(), "{times:?}");
-    first.await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,8 +1,10 @@
 //! Tests the store: one conformance suite that runs on both databases, and tests of the
 //! peculiarities of each database.
 
+pub(crate) mod busy_writer;
 mod claim;
 mod commit;
+mod commit_joins;
 pub(crate) mod connection_loss;
 mod contention;
 mod credentials;

@@ -4,7 +4,8 @@
 use std::collections::BTreeSet;
 
 use holdpoint::store::{
-    CommitError, DeliveryChannel, EventFilter, EventFilters, NewDelivery, Notice,
+    ChangeEvents, CommitError, DeliveryChannel, EventFilter, EventFilters, EventHeader,
+    NewDelivery, Notice,
 };
 use holdpoint::task::change::{Counters, Guard, TaskChange};
 use holdpoint::task::request::RequestKind;
@@ -31,8 +32,13 @@ pub async fn notices(fixture: &StoreFixture) -> Vec<Notice> {
     fixture.store.notices(100).await.unwrap()
 }
 
+async fn change_of(fixture: &StoreFixture, notice: &Notice) -> ChangeEvents {
+    let mut changes = fixture.store.change_events(&[*notice]).await.unwrap();
+    changes.pop().unwrap()
+}
+
 async fn events(fixture: &StoreFixture, notice: &Notice) -> Vec<(i64, &'static str)> {
-    let change = fixture.store.change_events(notice).await.unwrap();
+    let change = change_of(fixture, notice).await;
     assert_eq!(change.tenant.as_str(), "acme");
     assert_eq!(change.root_agent.as_str(), "billing");
     let events = change.events.iter();
@@ -41,7 +47,7 @@ async fn events(fixture: &StoreFixture, notice: &Notice) -> Vec<(i64, &'static s
 
 /// Returns a new delivery to `target` for each event of a notice.
 pub async fn deliveries(fixture: &StoreFixture, notice: &Notice, target: &str) -> Vec<NewDelivery> {
-    let change = fixture.store.change_events(notice).await.unwrap();
+    let change = change_of(fixture, notice).await;
     let events = change.events.into_iter();
     events
         .map(|event| NewDelivery {
@@ -262,6 +268,49 @@ async fn events_of_a_notice_are_those_of_its_change(fixture: StoreFixture) {
         events(&fixture, &all[1]).await,
         [(5, "request.decided"), (6, "task.resumed")]
     );
-    let change = fixture.store.change_events(&all[1]).await.unwrap();
+    let change = change_of(&fixture, &all[1]).await;
     assert_eq!(change.events[0].request, Some(question.request_id));
+}
+
+#[apply(both)]
+async fn changes_of_several_notices_are_read_in_their_order_and_that_of_a_replaced_notice_is_empty(
+    fixture: StoreFixture,
+) {
+    want(&fixture, &["task.created", "task.failed", "task.paused"]);
+    let long = fixture.task().await;
+    let mut change = fixture.next(long).await;
+    change.facts = vec![said("x"); 130];
+    change.facts.push(status(TaskStatus::Failed));
+    fixture.write(change).await.unwrap();
+    fixture.paused(finance(1)).await;
+    let mut all = notices(&fixture).await;
+    all.reverse();
+    let names = async || -> Vec<Vec<(i64, &'static str)>> {
+        let changes = fixture.store.change_events(&all).await.unwrap();
+        let changes = changes.into_iter();
+        let names = |event: EventHeader| (event.number, event.name);
+        changes
+            .map(|change| change.events.into_iter().map(names).collect())
+            .collect()
+    };
+    let paused = vec![(3, "request.created"), (4, "task.paused")];
+    let created = vec![(1, "task.created")];
+    assert_eq!(
+        names().await,
+        [
+            paused.clone(),
+            created.clone(),
+            vec![(133, "task.failed")],
+            created.clone()
+        ]
+    );
+    fixture
+        .store
+        .replace_notices(&[all[1]], Vec::new())
+        .await
+        .unwrap();
+    assert_eq!(
+        names().await,
+        [paused, vec![], vec![(133, "task.failed")], created]
+    );
 }

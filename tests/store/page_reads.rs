@@ -47,6 +47,16 @@ async fn pages_read(fixture: &StoreFixture, sql: &str, values: &str) -> u64 {
     counts.sum()
 }
 
+/// Copies the last item of the only journal until the journal has 20,000 items.
+async fn fill_journal(fixture: &StoreFixture) {
+    let many = "insert into agent_task_item select (x.i).* from (
+            select jsonb_populate_record(i, jsonb_build_object('seq', n, 'event_number', n)) as i
+              from agent_task_item i, generate_series(i.seq + 1, 20000) n
+             where i.seq = (select max(seq) from agent_task_item)) x;
+        analyze";
+    fixture.execute(many).await;
+}
+
 #[tokio::test]
 async fn claim_among_many_queued_tasks_reads_few_pages() {
     let fixture = StoreFixture::postgres().await;
@@ -57,14 +67,11 @@ async fn claim_among_many_queued_tasks_reads_few_pages() {
             'root_task_id', c.task_id, 'tenant', c.tenant, 'user_id', c.user_id)) as t from agent_task t, claimable_task c
             where c.task_id <> t.task_id) x;
         analyze";
-    crate::support::postgres::run(fixture.settings.url.reveal(), many.to_owned()).await;
-    let claim = Store::statements()
-        .into_iter()
-        .find(|sql| sql.postgres.contains("over as ("))
-        .unwrap();
+    fixture.execute(many).await;
+    let claim = statement_with("over as (");
     for (tasks, limit) in [(1, 200), (64, 2_800)] {
         let values = format!("0, 'me', 30000000, {tasks}, 't3', '[]', true");
-        let pages = pages_read(&fixture, claim.postgres, &values).await;
+        let pages = pages_read(&fixture, claim, &values).await;
         assert!(
             (5..limit).contains(&pages),
             "{pages} pages for {tasks} tasks"
@@ -103,7 +110,7 @@ async fn look_for_equal_calls_reads_few_pages_among_many_calls_of_others_and_its
         update intervention_request r set gate = t.agent, gate_user = t.user_id from agent_task t
             where t.task_id = r.task_id and t.call_key is not null";
     for sql in [own, "vacuum analyze"] {
-        crate::support::postgres::run(fixture.settings.url.reveal(), sql.to_owned()).await;
+        fixture.execute(sql).await;
     }
     let values =
         "'acme', 'cli', '{Bob,bob}', 'gate', 'refund', '{b:1,k:1}', 0, 200, 0, '{bob}', 1000";
@@ -129,11 +136,7 @@ async fn search_for_the_last_user_message_reads_few_pages_of_a_journal_that_has_
     let fixture = StoreFixture::postgres().await;
     let (task, _) = fixture.paused(finance(1)).await;
     // The question is item 3, and about 20,000 items follow it.
-    let many = "insert into agent_task_item select (x.i).* from (
-            select jsonb_populate_record(i, jsonb_build_object('seq', n, 'event_number', n)) as i
-              from agent_task_item i, generate_series(5, 20000) n where i.seq = 4) x;
-        analyze";
-    crate::support::postgres::run(fixture.settings.url.reveal(), many.to_owned()).await;
+    fill_journal(&fixture).await;
     let search = statement_with("m.type = 'user_message'");
     let pages = pages_read(&fixture, search, &format!("'{task}', '{task}', 3")).await;
     assert!((3..30).contains(&pages), "{pages} pages");
@@ -147,11 +150,7 @@ async fn read_of_a_closed_request_reads_few_pages_of_a_journal_that_has_gone_on(
         .decide(task, &question, "bob", Action::Approve)
         .await;
     // The decision is item 5, and about 20,000 items follow it.
-    let many = "insert into agent_task_item select (x.i).* from (
-            select jsonb_populate_record(i, jsonb_build_object('seq', n, 'event_number', n)) as i
-              from agent_task_item i, generate_series(7, 20000) n where i.seq = 6) x;
-        analyze";
-    crate::support::postgres::run(fixture.settings.url.reveal(), many.to_owned()).await;
+    fill_journal(&fixture).await;
     let read = statement_with("where r.request_id = $1 order by i.seq");
     let request = question.request_id.0;
     let pages = pages_read(&fixture, read, &format!("'{request}', 0")).await;
@@ -166,7 +165,7 @@ async fn lists_read_few_pages_however_many_requests_are_open() {
     // With the statistics target 1, `analyze` samples so few rows that it sees only copies of one
     // request.
     for sql in ["set default_statistics_target = 1; analyze", "vacuum"] {
-        crate::support::postgres::run(fixture.settings.url.reveal(), sql.to_owned()).await;
+        fixture.execute(sql).await;
     }
     let none = "'00000000-0000-0000-0000-000000000000'";
     for (statement, values) in [

@@ -227,6 +227,11 @@ impl PrivateCluster {
         self.cluster.url(database)
     }
 
+    /// Returns the text of the server's log so far.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.cluster.folder.join("log")).unwrap()
+    }
+
     /// Stops the server at once (`-m immediate`). This cuts every session and writes no checkpoint.
     /// The next start restores the confirmed commits from the write-ahead log.
     pub fn crash(&self) {

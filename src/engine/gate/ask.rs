@@ -210,10 +210,7 @@ impl Waiter<'_> {
             (GateState::Settled, _) => self.answer_settled(session, call).await,
             (GateState::Started, GateDecision::Allow) => {
                 self.guard.forget_presence();
-                // Another ask of the same runner may have started the call since the session ended.
-                let has_ended = !self.own_drive && self.session_has_ended().await?;
-                let permit = call.permit.filter(|_| !has_ended);
-                Ok(self.answer(GateCall { permit, ..call }, None))
+                Ok(self.answer(call, None))
             }
             _ if self.is_taken(&session, &call) => Ok(Round::TakenByOther),
             // This ask's own driver has ended and has not started the call, so the driver got no

@@ -67,7 +67,7 @@ impl CheckAnswer {
     }
 
     /// Returns the JSON object that a refusal carries.
-    fn members(&self) -> Value {
+    pub(super) fn members(&self) -> Value {
         assert_eq!(self.text(&[3, 1]), "1", "PERMISSION_DENIED");
         serde_json::from_str(&self.text(&[3, 3])).unwrap()
     }

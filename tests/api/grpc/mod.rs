@@ -8,6 +8,7 @@ mod ext_mcp_reports;
 mod frames;
 mod outages;
 mod required_reports;
+mod restarts;
 mod results;
 mod rights;
 mod waits;

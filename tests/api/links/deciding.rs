@@ -129,6 +129,39 @@ async fn hundred_presses_of_one_link_are_one_decision(on: On) {
 }
 
 #[apply(on_both)]
+async fn links_of_two_people_decide_once_and_the_later_is_told_by_whom(on: On) {
+    let app = linked(on, "{ groups: [finance] }").await;
+    let held = app.held().await;
+    app.model.then(text_answer("done"));
+    let [dora, emil] = ["dora", "emil"].map(|user| link(user, &held.request));
+    let fields = [("digest", held.digest()), ("action", "approve")];
+    let client = app.anonymous().header("origin", &app.url());
+    let replies = tokio::join!(client.submit(&dora, &fields), client.submit(&emil, &fields));
+    let (by, late, path) = if replies.0.status == 303 {
+        ("dora", replies.1, emil)
+    } else {
+        ("emil", replies.0, dora)
+    };
+    late.assert_code(409, "already_decided");
+    let decision = ["action", "by", "door"].map(|member| &late.body["decision"][member]);
+    assert_eq!(decision, [&json!("approve"), &json!(by), &json!("link")]);
+    let pressed = press(&app, &path, &fields).await;
+    assert_eq!(pressed.status, 409, "{}", pressed.text);
+    pressed.assert_has(&format!("The first decision counts: {by}"));
+    ended(&app, &held.task, "Completed").await;
+    let shown = page(&app, &path).await;
+    assert_eq!(shown.status, 200, "{}", shown.text);
+    shown.assert_has(&format!("Approved by {by}"));
+    shown.assert_lacks("<form");
+    let [stored] = &decisions(&app, &held.task).await[..] else {
+        panic!("one")
+    };
+    assert_eq!(stored["by"], by);
+    assert_eq!(app.tool.ledger().len(), 1);
+    app.stop().await;
+}
+
+#[apply(on_both)]
 async fn link_posted_with_an_idempotency_key_is_stored_in_no_column(on: On) {
     let app = linked(on, "{ groups: [finance] }").await;
     let held = app.held().await;

@@ -2,7 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::{ServedGate, before, begin, on_blocking_thread, permission, run, text};
+use super::{ServedGate, before, begin, gate, on_blocking_thread, permission, run, text};
+use crate::support::forwarder::Forwarder;
+use crate::support::until;
 
 const HOSTS: [&str; 2] = ["claude-code", "codex"];
 
@@ -224,6 +226,29 @@ async fn hook_that_is_killed_leaves_a_question_that_starts_nothing() {
         "{}",
         text(&again.stderr)
     );
+    assert_eq!(service.items("tool_started").await.len(), 1);
+}
+
+/// Stands for a coding agent that kills its hook at the timeout, and may then run the call.
+#[tokio::test(flavor = "multi_thread")]
+async fn permit_of_a_hook_that_is_killed_before_its_answer_becomes_a_question() {
+    let service = ServedGate::start("required, run_within: 1s");
+    let line = Forwarder::to_service(&service.url()).await;
+    let arguments = ["hook", "claude-code"];
+    let hook = gate(service.folder.path(), line.url(), &arguments, "30s");
+    let mut child = begin(hook, before("k", "make").to_string().as_bytes());
+    service.open().await;
+    // The answer with the permit does not reach the hook.
+    line.blackhole();
+    service.decide(&json!({"action": "approve"})).await;
+    let is_permitted = async || service.items("tool_started").await.len() == 1;
+    until("the permit is committed", is_permitted).await;
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let question = service.open().await;
+    assert_eq!(question["kind"], "reconcile", "{question}");
+    let again = permission(&service.hook("claude-code", &[], &before("k2", "make"), "0s"));
+    assert_eq!(again["permissionDecision"], "deny", "{again}");
     assert_eq!(service.items("tool_started").await.len(), 1);
 }
 

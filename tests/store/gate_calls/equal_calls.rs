@@ -12,7 +12,9 @@ use macro_rules_attribute::apply;
 
 use super::super::gate_quarantine::ELSEWHERE;
 use super::super::store_fixture::{StoreFixture, both, fresh, request_spec};
-use super::{CALL, Call, MINUTE, end, equal, ids, new_call, pending, presence, propose};
+use super::{
+    CALL, Call, MINUTE, end, equal, found_by_keys, ids, new_call, pending, presence, propose,
+};
 
 #[apply(both)]
 async fn equal_calls_are_those_of_one_tenant_gate_user_session_tool_and_key(fixture: StoreFixture) {
@@ -38,37 +40,18 @@ async fn equal_calls_are_those_of_one_tenant_gate_user_session_tool_and_key(fixt
     };
     assert_eq!(found[1], expected);
     assert!(now >= row.updated_at);
-    let folded = UserIds::Folded.id("Alice");
-    let theirs = fixture
-        .store
-        .equal_calls(
-            "acme",
-            "cli",
-            &folded,
-            "gate",
-            "refund",
-            &["b:1".to_owned()],
-            Time(0),
-        )
-        .await;
+    let spelled = Call {
+        user: "Alice",
+        ..CALL
+    };
+    let theirs = found_by_keys(&fixture, spelled, &["b:1"], Time(0)).await;
     assert_eq!(
-        ids(&theirs.unwrap().calls),
+        ids(&theirs.calls),
         [first],
         "one person, however the id is spelled"
     );
-    let none = fixture
-        .store
-        .equal_calls(
-            "acme",
-            "cli",
-            &"alice".into(),
-            "gate",
-            "refund",
-            &[],
-            Time(0),
-        )
-        .await;
-    assert_eq!(none.unwrap().calls, []);
+    let none = found_by_keys(&fixture, CALL, &[], Time(0)).await;
+    assert_eq!(none.calls, []);
 }
 
 #[apply(both)]

@@ -1,10 +1,16 @@
-//! Tests that an inbox stream ends when its caller has lost a right.
+//! Tests that an inbox stream reports a request that opens while the stream is being opened, and
+//! that the stream ends when its caller has lost a right.
 
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::Mutex;
+use std::task::Poll;
 use std::time::Duration;
 
+use axum::body::BodyDataStream;
 use futures_util::StreamExt as _;
 use http::HeaderMap;
+use serde_json::Value;
 use tokio::sync::watch;
 
 use super::*;
@@ -13,8 +19,14 @@ use crate::people::Permissions;
 use crate::people::authenticator::{AuthError, Authenticator};
 use crate::secret::Secret;
 use crate::store::{Settings, Store};
+use crate::task::change::{
+    Change, ClientColumns, Counters, Guard, LeaseChange, NewTask, TaskChange,
+};
+use crate::task::id::{CallId, ChangeId, TaskId};
+use crate::task::item::Fact;
+use crate::task::status::TaskStatus;
 use crate::task::time::Time;
-use crate::world::{Clock, SystemClock};
+use crate::world::{Clock, Ids as _, RandomIds, SystemClock};
 
 /// A clock that only a test advances.
 struct ManualClock(watch::Sender<Duration>);
@@ -108,14 +120,156 @@ fn losses() -> [(&'static str, Option<Caller>, bool); 7] {
     ]
 }
 
-#[tokio::test]
-async fn stream_ends_within_a_minute_of_the_loss_of_a_right_and_goes_on_without_a_loss() {
-    let folder = tempfile::tempdir().unwrap();
+async fn store_in(folder: &tempfile::TempDir) -> Store {
     let settings = Settings {
         url: Secret::new(format!("sqlite://{}/inbox.db", folder.path().display())),
         ..Settings::default()
     };
-    let store = Store::open(&settings, Arc::new(SystemClock)).await.unwrap();
+    Store::open(&settings, Arc::new(SystemClock)).await.unwrap()
+}
+
+/// Opens a stream for the sample's approver.
+async fn open_stream(http: &Arc<Http>) -> BodyDataStream {
+    let watcher = Watcher {
+        caller: sample::approver(),
+        headers: HeaderMap::new(),
+        is_post_response: false,
+    };
+    let permit = http.stream_limiter.take(&watcher.caller, &http.settings);
+    let opened = open(http, watcher, InboxFilter::default(), permit.unwrap()).await;
+    opened.unwrap().into_body().into_data_stream()
+}
+
+/// Stores a task that waits for the sample's approver. Returns the id of its request.
+async fn store_request(store: &Store) -> String {
+    let task = TaskId(RandomIds.fresh());
+    let mut spec = sample::request().spec;
+    spec.request_id = RequestId(RandomIds.fresh());
+    for call in &mut spec.pending_tool_calls {
+        call.tool_call_id = CallId(RandomIds.fresh());
+    }
+    let request = spec.request_id.to_string();
+    let status = |status| Fact::TaskStatus {
+        status,
+        error: None,
+        output: None,
+    };
+    let new = NewTask {
+        tenant: "acme".to_owned(),
+        user_id: "alice".to_owned(),
+        session_id: "desk-7".to_owned(),
+        agent: "billing".to_owned(),
+        agent_version: "sha256:0".to_owned(),
+        parent: None,
+        agent_path: vec!["billing".to_owned()],
+        client: ClientColumns::with_metadata("{}".to_owned()),
+    };
+    let paused = TaskChange {
+        facts: vec![
+            status(TaskStatus::Running),
+            Fact::InterventionRequested(spec),
+            status(TaskStatus::Paused),
+        ],
+        counters: Counters {
+            open_requests: 1,
+            ..Counters::default()
+        },
+        lease: LeaseChange::PARK,
+        ..TaskChange::empty(task, Guard::New(Box::new(new)), 0)
+    };
+    let change = Change {
+        id: ChangeId(RandomIds.fresh()),
+        root: task,
+        tenant: "acme".to_owned(),
+        root_agent: "billing".to_owned(),
+        tasks: vec![paused],
+        resumed: Vec::new(),
+        idempotency: None,
+    };
+    store.commit(change).await.unwrap();
+    request
+}
+
+/// Returns the ids of the requests in the events of `text`, in their order.
+fn requests_in(text: &str) -> Vec<String> {
+    let data = text.lines().filter_map(|line| line.strip_prefix("data: "));
+    let requests = data.flat_map(|data| {
+        let data: Value = serde_json::from_str(data).unwrap();
+        let listed = data["requests"].as_array().cloned();
+        listed.unwrap_or_else(|| vec![data["request"].clone()])
+    });
+    let ids = requests.map(|request| request["request_id"].as_str().unwrap().to_owned());
+    ids.collect()
+}
+
+/// Reads a stream until it has reported the request `last`. Returns the ids of all requests that
+/// it has reported meanwhile, in their order.
+async fn reported_until(stream: &mut BodyDataStream, last: &str) -> Vec<String> {
+    let mut reported = Vec::<String>::new();
+    while reported.last().is_none_or(|id| id != last) {
+        let part = stream.next().await.unwrap().unwrap();
+        reported.extend(requests_in(&String::from_utf8_lossy(&part)));
+    }
+    reported
+}
+
+/// Polls a future at most `polls` times. Returns its output if it is ready by then. Otherwise,
+/// returns once the future could be polled again, so the read for which it waited is done.
+async fn poll_at_most<F: Future + Unpin>(future: &mut F, polls: usize) -> Option<F::Output> {
+    let mut left = polls;
+    poll_fn(|context| {
+        if left == 0 {
+            return Poll::Ready(None);
+        }
+        left -= 1;
+        Pin::new(&mut *future).poll(context).map(Some)
+    })
+    .await
+}
+
+/// Suspends the opening of a stream after another number of polls each time. Meanwhile, a request
+/// opens, and an older stream (the witness) reports it. By then the tenant's reader has sent the
+/// request to all followers, so a stream that subscribes later does not receive it.
+#[tokio::test]
+async fn request_that_opens_between_any_two_reads_of_an_opening_stream_is_reported_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = store_in(&folder).await;
+    let http = Arc::new(Http {
+        store: store.clone(),
+        clock: Arc::new(ManualClock(watch::Sender::new(Duration::ZERO))),
+        ..crate::http::tests::http(false, &[])
+    });
+    // If no request is open, the opening has no requests to read after their ids.
+    let mut expected = vec![store_request(&store).await];
+    let mut witness = open_stream(&http).await;
+    for polls in 0.. {
+        let mut opening = Box::pin(open_stream(&http));
+        let opened = poll_at_most(&mut opening, polls).await;
+        let was_suspended = opened.is_none();
+        let meanwhile = store_request(&store).await;
+        reported_until(&mut witness, &meanwhile).await;
+        let mut stream = if let Some(stream) = opened {
+            stream
+        } else {
+            opening.await
+        };
+        let later = store_request(&store).await;
+        let reported = reported_until(&mut stream, &later).await;
+        expected.extend([meanwhile, later]);
+        assert_eq!(reported, expected, "{polls} polls");
+        if !was_suspended {
+            assert!(polls > 1, "no read was suspended");
+            break;
+        }
+    }
+    drop(witness);
+    store.close().await;
+}
+
+#[tokio::test]
+async fn stream_ends_within_a_minute_of_the_loss_of_a_right_and_goes_on_without_a_loss() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = store_in(&folder).await;
     let quarter = Duration::from_secs(15);
     for (lost, caller, ends) in losses() {
         let clock = Arc::new(ManualClock(watch::Sender::new(Duration::ZERO)));
@@ -126,14 +280,7 @@ async fn stream_ends_within_a_minute_of_the_loss_of_a_right_and_goes_on_without_
             authenticator: Arc::<Keys>::clone(&keys),
             ..crate::http::tests::http(false, &[])
         });
-        let watcher = Watcher {
-            caller: sample::approver(),
-            headers: HeaderMap::new(),
-            is_post_response: false,
-        };
-        let permit = http.stream_limiter.take(&watcher.caller, &http.settings);
-        let opened = open(&http, watcher, InboxFilter::default(), permit.unwrap()).await;
-        let mut parts = opened.unwrap().into_body().into_data_stream();
+        let mut parts = open_stream(&http).await;
         let begin = parts.next().await.unwrap().unwrap();
         assert!(String::from_utf8_lossy(&begin).contains("event: inbox\n"));
         *keys.0.lock().unwrap() = caller;
