@@ -71,7 +71,9 @@ def measure(bench, found):
     seconds = 1 if bench.chosen.smoke else 10
     print("From an event to the first byte at its receiver, in milliseconds, at 100 messages a second:\n")
     print("| | p50 | p99 | messages |\n|---|---:|---:|---:|")
-    for variant in found[1:]:
+    for variant in found:
+        if not variant.settings[-1]:
+            continue
         lag = lag_at_pace(bench, variant, seconds)
         print(f"| {variant.name} | {lag['p50']:.1f} | {lag['p99']:.1f} | {lag['received']} |")
     count, took = drain(bench, found[1])
