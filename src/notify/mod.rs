@@ -226,11 +226,13 @@ impl Sender {
                 self.clean().await;
             }
             was_notified = false;
+            let next_work = poll_at.min(cleanup_at);
+            let pause = next_work.saturating_sub(self.clock.uptime());
             tokio::select! {
                 () = self.stop.cancelled() => {}
                 () = self.store.wait_for_notice() => was_notified = true,
                 () = self.slot_freed.notified() => {}
-                () = self.clock.sleep(poll_interval) => {}
+                () = self.clock.sleep(pause) => {}
             }
         }
     }

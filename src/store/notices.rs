@@ -145,25 +145,26 @@ const NOTICES: Sql = sql!(
 
 /// Selects the events of the changes that wrote the notices `$1`: of each change, at most `$3`
 /// events, after its first `$2`. The events of a change are contiguous. Returns the body of an item
-/// only if the event's name depends on it, otherwise an empty text. The two parts of `found` find
-/// the two kinds of items that `events.rs` describes: items whose `seq` equals their event number,
-/// and all others.
+/// only if the event's name depends on it, otherwise an empty text. In place of a body of more than
+/// `$4` bytes, returns null. The two parts of `found` find the two kinds of items that `events.rs`
+/// describes: items whose `seq` equals their event number, and all others.
 const CHANGE_EVENTS: Sql = sql!(
     "with found as (
-        select n.notice_id, i.root_task_id, i.task_id, i.seq, i.event_number, i.type, i.request_id, i.body
+        select n.notice_id, n.root_task_id, i.task_id, i.seq, i.event_number, i.type, i.request_id, i.body
           from notice n join agent_task_item i on i.task_id = n.root_task_id
            and i.seq >= n.event_number + $2 and i.seq < n.event_number + $2 + $3
            and i.event_number = i.seq and i.change_id = n.change_id
          where n.notice_id " (any 1 uuid) "
          union all
-        select n.notice_id, i.root_task_id, i.task_id, i.seq, i.event_number, i.type, i.request_id, i.body
+        select n.notice_id, n.root_task_id, i.task_id, i.seq, i.event_number, i.type, i.request_id, i.body
           from notice n join agent_task_item i on i.root_task_id = n.root_task_id
            and i.event_number >= n.event_number + $2 and i.event_number < n.event_number + $2 + $3
            and i.event_number <> i.seq and i.change_id = n.change_id
          where n.notice_id " (any 1 uuid) "
      )
      select f.notice_id, r.tenant, r.agent as root_agent, f.event_number, (f.task_id = f.root_task_id) as of_root, f.seq,
-            f.type as kind, f.request_id, case when f.type in ('task_status', 'request_closed') then f.body else '' end as body
+            f.type as kind, f.request_id, case when f.type not in ('task_status', 'request_closed') then ''
+                when octet_length(f.body) <= $4 then f.body end as body
        from found f join agent_task r on r.task_id = f.root_task_id
       order by f.event_number"
 )
@@ -222,20 +223,20 @@ record! {
         seq: i64,
         kind: String,
         request_id: Option<Uuid>,
-        body: String,
+        body: Option<String>,
     }
 }
 
 impl EventHeaderRecord {
-    /// Returns the event of this item; `None` if the item cannot be decoded, or its type never
-    /// leads to a message.
+    /// Returns the event of this item; `None` if the item has no body here or cannot be decoded, or
+    /// if its type never leads to a message.
     fn event(&self) -> Option<EventHeader> {
         let name = match self.kind.as_str() {
             "intervention_requested" => "request.created",
             "decision" => "request.decided",
             "sub_agent_started" => "sub_agent.started",
             "task_status" | "request_closed" => {
-                let fact = fact(&self.body).ok()?;
+                let fact = fact(self.body.as_deref()?).ok()?;
                 event_name(&fact, self.of_root, self.seq)
             }
             _ => return None,
@@ -248,6 +249,8 @@ impl EventHeaderRecord {
     }
 }
 
+/// The maximum size of a body, in bytes, that is read together with the events of other changes.
+const MAX_SHARED_BODY_BYTES: i64 = 8 * 1024;
 /// The maximum number of events of a change that one statement reads.
 const MAX_EVENTS_PER_READ: i64 = 64;
 
@@ -278,25 +281,45 @@ impl Store {
     /// # Errors
     /// [`ReadError`] when the database does not answer.
     pub async fn change_events(&self, notices: &[Notice]) -> Result<Vec<ChangeEvents>, ReadError> {
-        let mut changes: BTreeMap<Uuid, ChangeEvents> = BTreeMap::new();
-        let mut unread: Vec<Uuid> = notices.iter().map(|notice| notice.id).collect();
-        let mut offset = 0;
-        while !unread.is_empty() {
-            let values = values![unread, offset, MAX_EVENTS_PER_READ];
-            let found: Vec<EventHeaderRecord> = self.db().all(CHANGE_EVENTS, values).await?;
-            let mut counts: BTreeMap<Uuid, i64> = BTreeMap::new();
-            for record in found {
-                *counts.entry(record.notice_id).or_default() += 1;
-                let change = changes.entry(record.notice_id).or_default();
-                change.events.extend(record.event());
-                (change.tenant, change.root_agent) = (record.tenant, record.root_agent);
-            }
-            counts.retain(|_, count| *count == MAX_EVENTS_PER_READ);
-            unread = counts.into_keys().collect();
-            offset += MAX_EVENTS_PER_READ;
+        let ids: Vec<Uuid> = notices.iter().map(|notice| notice.id).collect();
+        let (mut changes, large) = self.read_changes(ids, MAX_SHARED_BODY_BYTES).await?;
+        // Memory holds the large bodies of one change at a time.
+        for id in large {
+            let (change, _) = self.read_changes(vec![id], i64::MAX).await?;
+            changes.extend(change);
         }
         let of_notice = |notice: &Notice| changes.remove(&notice.id).unwrap_or_default();
         Ok(notices.iter().map(of_notice).collect())
+    }
+
+    /// Reads the changes of these notices. Also returns the notices of the changes that have a
+    /// larger body than `max_body_bytes`, without which their events are incomplete.
+    async fn read_changes(
+        &self,
+        mut unread: Vec<Uuid>,
+        max_body_bytes: i64,
+    ) -> Result<(BTreeMap<Uuid, ChangeEvents>, BTreeSet<Uuid>), ReadError> {
+        let mut changes: BTreeMap<Uuid, ChangeEvents> = BTreeMap::new();
+        let (mut large, mut offset) = (BTreeSet::new(), 0);
+        while !unread.is_empty() {
+            let values = values![unread, offset, MAX_EVENTS_PER_READ, max_body_bytes];
+            let found: Vec<EventHeaderRecord> = self.db().all(CHANGE_EVENTS, values).await?;
+            let mut counts: BTreeMap<Uuid, i64> = BTreeMap::new();
+            for record in found {
+                let id = record.notice_id;
+                *counts.entry(id).or_default() += 1;
+                if record.body.is_none() {
+                    large.insert(id);
+                }
+                let change = changes.entry(id).or_default();
+                change.events.extend(record.event());
+                (change.tenant, change.root_agent) = (record.tenant, record.root_agent);
+            }
+            counts.retain(|id, count| *count == MAX_EVENTS_PER_READ && !large.contains(id));
+            unread = counts.into_keys().collect();
+            offset += MAX_EVENTS_PER_READ;
+        }
+        Ok((changes, large))
     }
 
     /// Replaces notices by deliveries, in one transaction. If another process is replacing or has

@@ -8,6 +8,7 @@ use holdpoint::store::{
     NewDelivery, Notice,
 };
 use holdpoint::task::change::{Counters, Guard, TaskChange};
+use holdpoint::task::item::Fact;
 use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::TaskStatus;
 use macro_rules_attribute::apply;
@@ -280,7 +281,11 @@ async fn changes_of_several_notices_are_read_in_their_order_and_that_of_a_replac
     let long = fixture.task().await;
     let mut change = fixture.next(long).await;
     change.facts = vec![said("x"); 130];
-    change.facts.push(status(TaskStatus::Failed));
+    change.facts.push(Fact::TaskStatus {
+        status: TaskStatus::Failed,
+        error: None,
+        output: Some("x".repeat(10_000)),
+    });
     fixture.write(change).await.unwrap();
     fixture.paused(finance(1)).await;
     let mut all = notices(&fixture).await;

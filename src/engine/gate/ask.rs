@@ -302,7 +302,8 @@ impl Waiter<'_> {
         mut session: TaskSession,
         call: GateCall,
     ) -> Result<Round, GateRefusal> {
-        if self.session_has_ended().await? {
+        let store = &self.gates.engine.store;
+        if ClaimLimit::session_has_ended(self.claim_limit, store).await? {
             // The guard still has the presence of this ask, so its drop ends the presence.
             return Ok(self.answer(call, None));
         }
@@ -423,11 +424,6 @@ impl Waiter<'_> {
             let key = self.gate_proposal.key();
             session.idempotency = key.map(|key| key.row(self.gate_proposal.caller, session, None));
         }
-    }
-
-    async fn session_has_ended(&self) -> Result<bool, GateRefusal> {
-        let store = &self.gates.engine.store;
-        Ok(ClaimLimit::session_has_ended(self.claim_limit, store).await?)
     }
 
     fn is_late(&self) -> bool {

@@ -238,7 +238,12 @@ fn session_is_the_user_of_its_key_and_speaks_for_no_other_user() {
             .create,
         "what the key may, no more"
     );
-    for name in ["holdpoint-user", "holdpoint-groups", "holdpoint-anything"] {
+    for name in [
+        "holdpoint-user",
+        "holdpoint-groups",
+        "holdpoint-runner",
+        "holdpoint-anything",
+    ] {
         let found = keys().authenticate_session(&headers(&[(name, "bob")]), &token, &binding);
         assert!(matches!(found, Err(AuthError::Forbidden(_))), "{name}");
     }
