@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
+use url::Url;
 
 use crate::http::server::settings::ServerSettings;
 use crate::policy::Rule;
@@ -346,7 +347,11 @@ fn complete_settings(config: &mut Config, root: &Node, mistakes: &mut Mistakes) 
     }
     complete_servers(&mut config.mcp, root, environment, directory, mistakes);
     if is_from_file(root, &["database", "url"]) {
-        config.database.url = Secret::new(resolve_sqlite(config.database.url.reveal(), directory));
+        let url = config.database.url.reveal();
+        let resolved = resolve_sqlite(url, directory).or_else(|| resolve_postgres(url, directory));
+        if let Some(resolved) = resolved {
+            config.database.url = Secret::new(resolved);
+        }
     }
 }
 
@@ -424,24 +429,58 @@ fn pass_on_variables(
     }
 }
 
-/// Resolves the relative path in the URL of a SQLite database against `directory`. Returns any
-/// other URL unchanged.
-fn resolve_sqlite(url: &str, directory: &Path) -> String {
-    let Some(rest) = url.strip_prefix("sqlite:") else {
-        return url.to_owned();
-    };
+/// Resolves the relative path in the URL of a SQLite database against `directory`. Returns `None`
+/// if the URL has no such path.
+fn resolve_sqlite(url: &str, directory: &Path) -> Option<String> {
+    let rest = url.strip_prefix("sqlite:")?;
     let rest = rest.strip_prefix("//").unwrap_or(rest);
     let (path, query) = rest
         .split_once('?')
         .map_or((rest, ""), |(path, query)| (path, query));
     if path.is_empty() || path == ":memory:" || directory.as_os_str().is_empty() {
-        return url.to_owned();
+        return None;
     }
     let question = if query.is_empty() { "" } else { "?" };
-    format!(
+    Some(format!(
         "sqlite://{}{question}{query}",
         directory.join(path).display()
-    )
+    ))
+}
+
+/// The parameters of a Postgres URL that name a file, with the spellings that `sqlx` reads.
+const FILE_PARAMETERS: [&str; 7] = [
+    "sslrootcert",
+    "ssl-root-cert",
+    "ssl-ca",
+    "sslcert",
+    "ssl-cert",
+    "sslkey",
+    "ssl-key",
+];
+
+/// Resolves the relative paths of certificates and keys in a Postgres URL against `directory`.
+/// Returns `None` if the URL has no such path.
+fn resolve_postgres(url: &str, directory: &Path) -> Option<String> {
+    let mut url = Url::parse(url).ok()?;
+    let names_file = |name: &str, value: &str| {
+        // The value may also be the certificate itself.
+        FILE_PARAMETERS.contains(&name) && !value.trim_start().starts_with("-----BEGIN")
+    };
+    let pairs: Vec<(String, String)> = url.query_pairs().into_owned().collect();
+    if !pairs.iter().any(|(name, value)| names_file(name, value)) {
+        return None;
+    }
+    let mut query = url.query_pairs_mut();
+    query.clear();
+    for (name, value) in &pairs {
+        if names_file(name, value) {
+            query.append_pair(name, &directory.join(value).display().to_string());
+        } else {
+            query.append_pair(name, value);
+        }
+    }
+    drop(query);
+    Some(url.into())
 }
 
 #[cfg(test)]

@@ -63,7 +63,7 @@ pub struct SubAgent {
 struct Options {
     /// The name of an agent in `agents`.
     agent: String,
-    /// Whether all calls to the sub-agent below one root task continue the same conversation.
+    /// Whether all calls of one task to the sub-agent continue the same conversation.
     /// Default: each call starts a new task.
     session: bool,
 }

@@ -6,7 +6,7 @@ use http::HeaderName;
 
 use super::Config;
 use super::check_parts::{check_name, is_glob};
-use super::check_people::{are_approvers_unreadable, has_broken};
+use super::check_people::{approvers_of, are_approvers_unreadable, has_broken};
 use super::check_rules::matches_tool;
 use super::tree::Node;
 use crate::agent::OpenTo;
@@ -143,7 +143,7 @@ fn check_approvers(
         if rule.decide != Decide::Hold || !applies_to(rule, gate) {
             continue;
         }
-        let approvers = rule.approvers.approvers();
+        let approvers = approvers_of(rule, RequestKind::Approval);
         let approver_count = |key: &&ApiKey| {
             directory.possible_approver_count(&key.tenant, &approvers, Some(&key.user), None)
         };

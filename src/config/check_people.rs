@@ -265,10 +265,8 @@ fn check_rules(config: &Config, auth: &Settings, root: &Node, mistakes: &mut Mis
     for (index, rule) in config.policy.iter().enumerate() {
         let at = index.to_string();
         let is_valid = root.at(&["policy", &at]).is_some_and(|node| {
-            !node.broken
-                && node
-                    .get("approvers")
-                    .is_none_or(|approvers| !has_broken(approvers))
+            let mut keys = ["approvers", "allow"].iter();
+            !node.broken && !keys.any(|key| node.get(key).is_some_and(has_broken))
         });
         if rule.decide != Decide::Hold || !is_valid {
             continue;
@@ -339,10 +337,12 @@ pub(super) fn question_kinds(rule: &Rule) -> BTreeSet<RequestKind> {
 }
 
 /// Returns the approvers of a rule's questions of this kind. They may answer by link only if the
-/// rule accepts links, and a link allows some action on questions of this kind.
+/// rule accepts links, and such a question accepts some action by link.
 pub(super) fn approvers_of(rule: &Rule, kind: RequestKind) -> Approvers {
     let approvers = rule.approvers.approvers();
-    let takes_links = !kind.properties().link_actions.is_empty();
+    let properties = kind.properties();
+    let is_offered = |action| !properties.decides_calls || rule.allow.contains(action);
+    let takes_links = properties.link_actions.iter().any(is_offered);
     Approvers {
         links: Some(takes_links && approvers.accepts_links()),
         ..approvers

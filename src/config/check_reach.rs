@@ -400,7 +400,7 @@ fn may_decide_as_any(caller: &Caller, approvers: &Approvers) -> bool {
 fn are_rules_unreadable(root: &Node) -> bool {
     let rules = root.get("policy").map_or(&[][..], Node::elements);
     rules.iter().any(|rule| {
-        let mut keys = ["decide", "approvers"].iter();
+        let mut keys = ["decide", "approvers", "allow"].iter();
         rule.broken || keys.any(|key| rule.get(key).is_some_and(has_broken))
     })
 }

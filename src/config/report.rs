@@ -51,8 +51,9 @@ impl fmt::Display for ConfigReport {
 impl ConfigReport {
     /// Finds the position of each mistake in the tree. Sorts the mistakes in the order of the file,
     /// with the mistakes in variables and flags at the end. Redacts `secrets` in every line. A line
-    /// about a place is also redacted with the values that were inserted at this place, and with
-    /// the value of an environment variable that overrides the place (see [`without_value`]).
+    /// about a place is also redacted with the values that were inserted at this place or in the
+    /// same entry, and with those of environment variables that override such places (see
+    /// [`without_value`]).
     #[must_use]
     pub(crate) fn new(
         file: &str,
@@ -66,7 +67,9 @@ impl ConfigReport {
             .chain(inserted.iter().cloned())
             .collect();
         let detail = |mistake: &Mistake| {
-            let own = values.iter().filter(|one| one.place == mistake.place);
+            let own = values
+                .iter()
+                .filter(|one| may_be_quoted_at(&mistake.place, &one.place));
             let hidden = own.fold(mistake.detail.clone(), |detail, one| {
                 without_value(&detail, one)
             });
@@ -152,6 +155,15 @@ fn overriding_values(root: &Node) -> Vec<InsertedValue> {
         }
     });
     values
+}
+
+/// Whether a line about `place` may quote the value at `inserted`: it is the same place, or a key
+/// beside it (or above it) in an entry of a list or map. Such a line may name its entry, such as
+/// the user of an API key.
+fn may_be_quoted_at(place: &[String], inserted: &[String]) -> bool {
+    let entry = inserted.split_last().map(|(_, entry)| entry);
+    let is_in_entry = entry.is_some_and(|entry| entry.len() >= 2 && place.starts_with(entry));
+    is_in_entry || place == inserted
 }
 
 /// Replaces an inserted value by the name of its variable or file in each quotation of a message

@@ -209,6 +209,25 @@ fn complete_file_of_the_contract_loads() {
 }
 
 #[test]
+fn certificates_of_a_postgres_url_are_relative_to_the_file() {
+    let url = "url: sqlite://holdpoint.db";
+    assert!(WHOLE.contains(url));
+    let resolved = |query: &str| {
+        let text = WHOLE.replace(url, &format!("url: \"postgres://h:p%2Fw@db/h{query}\""));
+        read(&text).unwrap().database.url.reveal().clone()
+    };
+    assert_eq!(
+        resolved("?sslmode=verify-full&sslrootcert=ca.pem&sslkey=/run/key.pem"),
+        "postgres://h:p%2Fw@db/h?sslmode=verify-full&sslrootcert=%2Fetc%2Fholdpoint%2Fca.pem\
+         &sslkey=%2Frun%2Fkey.pem"
+    );
+    let inline = "?ssl-root-cert=-----BEGIN+CERTIFICATE-----";
+    for unchanged in ["", "?sslmode=disable&options=-c%20x%3D1", inline] {
+        assert!(resolved(unchanged).ends_with(unchanged), "{unchanged}");
+    }
+}
+
+#[test]
 fn public_url_loses_the_slash_at_its_end() {
     let url = "public_url: http://127.0.0.1:8080";
     assert!(WHOLE.contains(url));

@@ -112,9 +112,15 @@ pub(crate) async fn task_with_requests(
     task.ok_or_else(Problem::not_found)
 }
 
-/// Returns the task of `row` together with its open requests; `None` when the task is gone. If the
-/// number of requests differs from `row.open_requests`, a commit may have come between the read of
-/// the row and the read of the requests. The function then reads the row again. If the row has
+/// Whether `open` has as many requests as `row` counts. If not, a commit may have come between the
+/// read of the row and the read of the requests.
+#[must_use]
+pub(crate) fn has_all_requests(row: &TaskRow, open: &[RequestRow]) -> bool {
+    i64::try_from(open.len()).is_ok_and(|count| count == i64::from(row.open_requests))
+}
+
+/// Returns the task of `row` together with its open requests; `None` when the task is gone. If
+/// [`has_all_requests`] is false for them, the function reads the row again. If the row has
 /// changed, it also reads the requests again. It reads the requests at most three times.
 ///
 /// # Errors
@@ -131,7 +137,7 @@ pub(crate) async fn read_with_requests(
             break;
         }
         pending = http.store.pending(row.root_task_id, row.task_id).await?;
-        if i64::try_from(pending.len()).is_ok_and(|count| count == i64::from(row.open_requests)) {
+        if has_all_requests(&row, &pending) {
             break;
         }
         let Some(reread) = http.store.task(row.task_id).await? else {

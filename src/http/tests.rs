@@ -8,6 +8,7 @@ mod problem_pages;
 mod public;
 mod sign_in;
 mod starting;
+pub(crate) mod stored_task;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -266,12 +266,13 @@ impl McpTool {
                     .resume
                     .as_ref()
                     .map(|resume| declined_note(&resume.declined));
-                ToolAnswer::failed(format!(
+                let content = format!(
                     "The tool `{}` asked the user a question; its answer was not sent: {}. {OUTCOME_UNKNOWN_TEXT}{}",
                     self.spec.name,
                     redactor.redact(&why),
                     declined.unwrap_or_default()
-                ))
+                );
+                ToolAnswer::NotSent { content }
             }
             McpOutcome::NotSent(why) => self.not_sent(&redactor.redact(&why)),
             McpOutcome::Unknown(why) => self.unknown(&redactor.redact(&why)),
@@ -325,10 +326,10 @@ impl McpTool {
     }
 
     fn not_sent(&self, why: &str) -> ToolAnswer {
-        ToolAnswer::failed(format!(
-            "The tool `{}` failed before it was called: {why}.",
-            self.spec.name
-        ))
+        let name = &self.spec.name;
+        ToolAnswer::NotSent {
+            content: format!("The tool `{name}` failed before it was called: {why}."),
+        }
     }
 }
 

@@ -241,13 +241,13 @@ impl Entry {
 
     /// Returns whether one of the entry's groups or users may decide this request.
     pub(super) fn selects(&self, request: &RequestRow, accounts: Option<&Directory>) -> bool {
-        let (approvers, kind) = (&request.spec.terms.approvers, request.spec.kind);
+        let approvers = &request.spec.terms.approvers;
         let (tenant, owner) = (request.tenant.as_str(), request.owner.as_str());
         let is_approver = |group: &String| approvers.groups.contains(group);
         let decides = |user: &String| {
             let person = user_as_caller(user, tenant, accounts);
             may_decide(&person, tenant, owner, approvers).is_some()
-                && may_take_any_action(&person, kind)
+                && may_take_any_action(&person, &request.spec)
         };
         self.groups.iter().any(is_approver) || self.users.iter().any(decides)
     }

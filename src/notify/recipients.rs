@@ -22,7 +22,7 @@ pub(super) fn mail_recipients<'d>(
         .filter(|person| {
             let caller = directory.most_entitled_caller(person);
             may_decide(&caller, &request.tenant, &request.owner, approvers).is_some()
-                && may_take_any_action(&caller, request.spec.kind)
+                && may_take_any_action(&caller, &request.spec)
         })
         .collect()
 }

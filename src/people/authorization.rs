@@ -11,7 +11,7 @@ use super::person::Person;
 use super::{Caller, LOCAL_USER};
 use crate::task::call_state::EditedArguments;
 use crate::task::decision::{Action, Door, Vote};
-use crate::task::request::{CallSpec, RequestKind, RequestSpec};
+use crate::task::request::{CallSpec, RequestSpec};
 use crate::task::request_state::RequestState;
 use crate::task::user::{UserIds, Viewer};
 use crate::task::verdict::Approvers;
@@ -55,10 +55,7 @@ impl<'a> Approver<'a> {
     ) -> Vec<Action> {
         let Self(caller) = self;
         let required = required_approvals(caller, request);
-        let mut actions = request.actions(required);
-        if caller.door == Some(Door::Link) {
-            actions.retain(|action| request.kind.properties().link_actions.contains(action));
-        }
+        let mut actions = actions_by_door(caller, request);
         if request.kind.properties().decides_calls {
             let is_barred = |call: &CallSpec| is_barred_editor(caller, request, call);
             let approvers = &request.terms.approvers;
@@ -153,15 +150,27 @@ pub fn is_approver(caller: &Caller, tenant: &str, owner: &str, approvers: &Appro
 pub fn can_decide(caller: &Caller, tenant: &str, owner: &str, state: &RequestState<'_>) -> bool {
     state.is_open()
         && may_decide(caller, tenant, owner, &state.spec.terms.approvers).is_some()
-        && may_take_any_action(caller, state.spec.kind)
+        && may_take_any_action(caller, state.spec)
         && state.open_calls(&caller.user_id).next().is_some()
 }
 
-/// Whether `caller` may take at least one action on a request of this kind. A caller with a link
-/// may take only the kind's `link_actions`.
+/// Whether the request accepts at least one action from callers who come as `caller` does. If false
+/// for a link, the person of the link can give no answer that the rule allows.
 #[must_use]
-pub fn may_take_any_action(caller: &Caller, kind: RequestKind) -> bool {
-    caller.door != Some(Door::Link) || !kind.properties().link_actions.is_empty()
+pub fn may_take_any_action(caller: &Caller, request: &RequestSpec) -> bool {
+    !actions_by_door(caller, request).is_empty()
+}
+
+/// Returns the actions that the request accepts from callers who come as `caller` does. By a link,
+/// the request accepts only the `link_actions` of its kind. Earlier edits by `caller` do not matter
+/// here (see [`is_barred_editor`]).
+fn actions_by_door(caller: &Caller, request: &RequestSpec) -> Vec<Action> {
+    let mut actions = request.actions(required_approvals(caller, request));
+    if caller.door == Some(Door::Link) {
+        let link_actions = request.kind.properties().link_actions;
+        actions.retain(|action| link_actions.contains(action));
+    }
+    actions
 }
 
 /// Returns the actions that `caller` may take on a request, regardless of the request's status. The

@@ -17,7 +17,8 @@ use crate::world::{Mistakes, NoRandomness};
 #[schemars(rename = "Database")]
 pub struct Settings {
     /// The database: `sqlite://<file>` or `postgres://user@host/db`. Default:
-    /// `sqlite://holdpoint.db`, a file beside the configuration.
+    /// `sqlite://holdpoint.db`, a file beside the configuration. Relative paths in the URL, such as
+    /// that of `sslrootcert`, are relative to the configuration file.
     pub url: Secret<String>,
     /// The number of connections to Postgres.
     pub max_connections: u32,

@@ -384,6 +384,7 @@ fn phase_after(
             terms,
             digest,
             rule,
+            is_retry: answer.action == Action::Retry,
         })
     };
     match answer.action {

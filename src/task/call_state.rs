@@ -58,6 +58,10 @@ pub struct Approval {
     pub digest: String,
     /// Rule that the approved call runs under, if any.
     pub rule: Option<String>,
+    /// Whether the request asked to run the call again after an unknown outcome. Only such an
+    /// approval counts the person who edited the call: others have approved the edited arguments
+    /// before the first attempt.
+    pub is_retry: bool,
 }
 
 /// The prefix of [`AttemptStart::replica`] if the client that proposed the call (the asker) also
@@ -215,12 +219,17 @@ impl CallState {
     /// last judgement, or the default terms if that judgement has none.
     #[must_use]
     pub fn terms(&self) -> Terms {
-        let judgement = self.judgement.as_ref();
-        let terms = match &self.approval {
+        self.recorded_terms().cloned().unwrap_or_default()
+    }
+
+    /// Returns the terms of the call's approval or, without an approval, of its last judgement.
+    /// `None` if neither has terms, as for an allowed call.
+    #[must_use]
+    pub fn recorded_terms(&self) -> Option<&Terms> {
+        match &self.approval {
             Some(approval) => Some(&approval.terms),
-            None => judgement.and_then(|judgement| judgement.terms.as_ref()),
-        };
-        terms.cloned().unwrap_or_default()
+            None => self.judgement.as_ref()?.terms.as_ref(),
+        }
     }
 
     /// Whether the call still waits for the result of the attempt `attempt`. The call stops waiting
@@ -327,8 +336,11 @@ impl CallState {
 
     /// Returns the result of a call that will not run again: the call is settled, or it is
     /// repeatable and has used up its attempts without an answer. `None` for any other call.
+    ///
+    /// While another driver drives the task (`is_driven_elsewhere`), its last attempt may be in
+    /// flight, and only that driver knows when it ends. So it alone counts the attempts as used up.
     #[must_use]
-    pub fn settlement(&self) -> Option<(CallId, Outcome, String)> {
+    pub fn settlement(&self, is_driven_elsewhere: bool) -> Option<(CallId, Outcome, String)> {
         let id = self.call.tool_call_id;
         if let Phase::Settled(outcome, text) = &self.phase {
             return Some((id, *outcome, text.clone()));
@@ -339,7 +351,7 @@ impl CallState {
                 "There was no answer in {MAX_ATTEMPTS} attempts. The call may have taken effect."
             )
         };
-        (is_given_up && matches!(self.phase, Phase::Started(_)))
+        (is_given_up && !is_driven_elsewhere && matches!(self.phase, Phase::Started(_)))
             .then(|| (id, Outcome::Failed, text()))
     }
 
@@ -351,6 +363,14 @@ impl CallState {
         let rounds = elicitation.map_or(0, |elicitation| elicitation.round);
         self.attempts.saturating_sub(rounds)
     }
+
+    /// Whether the call may have taken effect, although its last `unsent` attempts were provably
+    /// not sent: an earlier attempt has no answer, or the call may have run in a lost part of the
+    /// history.
+    #[must_use]
+    pub fn may_have_acted(&self, unsent: u32) -> bool {
+        self.unanswered_attempts() > unsent || self.may_have_run()
+    }
 }
 
 /// Maximum number of unanswered attempts at a repeatable call. If the process that made an attempt
@@ -361,6 +381,9 @@ pub const MAX_ATTEMPTS: u32 = 3;
 pub const OUTCOME_UNKNOWN_TEXT: &str =
     "This call was started and its outcome is not known: it may have taken effect.";
 
+/// The end of a text about an attempt that was not sent, if the call may have taken effect earlier.
+pub const EARLIER_ATTEMPT_TEXT: &str = "An earlier attempt at this call may have taken effect.";
+
 /// Result of a call that had not started when its task was canceled.
 pub const CANCELED_TEXT: &str = "The task was canceled; this call was not run.";
 
@@ -370,3 +393,89 @@ pub const SUB_AGENT_CANCELED_TEXT: &str =
 
 /// Result of a call that had not started when the user sent another message.
 pub const WITHDRAWN_TEXT: &str = "The user went on with another message; this call was not run.";
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::task::item::{Fact, FinishReason, Item, Turn, Usage};
+    use crate::task::progress::Progress;
+    use crate::task::status::TaskStatus;
+    use crate::task::step::{Step, StepContext, next_step};
+    use crate::task::verdict::Verdict;
+
+    const CALL: CallId = CallId(Uuid::from_u128(1));
+
+    /// Returns a task whose only call is repeatable and has no answer to its last attempt.
+    fn after_last_start() -> Progress {
+        let call = ToolCall {
+            tool_call_id: CALL,
+            name: "lookup".to_owned(),
+            arguments_text: "{}".to_owned(),
+            holds_secret: false,
+            provider_id: String::new(),
+        };
+        let facts = [
+            Fact::TaskStatus {
+                status: TaskStatus::Running,
+                error: None,
+                output: None,
+            },
+            Fact::AssistantMessage(Turn {
+                turn: 1,
+                text: None,
+                tool_calls: vec![call],
+                finish_reason: FinishReason::ToolCalls,
+                usage: Usage::default(),
+                raw: serde_json::Value::Null,
+            }),
+            Fact::Judged {
+                tool_call_id: CALL,
+                judgement: Judgement::new(Verdict::Allow),
+                effect: Effect::ReadOnly,
+                performer: ToolKind::Http,
+            },
+        ];
+        let starts = (1..=MAX_ATTEMPTS).map(|attempt| Fact::ToolStarted {
+            tool_call_id: CALL,
+            name: "lookup".to_owned(),
+            digest: String::new(),
+            attempt,
+            timeout_ms: 30_000,
+            replica: "r1".to_owned(),
+            grant: None,
+        });
+        let items: Vec<_> = facts
+            .into_iter()
+            .chain(starts)
+            .zip(1..)
+            .map(|(fact, seq)| Item {
+                seq,
+                at: Time(seq),
+                fact,
+            })
+            .collect();
+        Progress::from_items(&items)
+    }
+
+    #[test]
+    fn repeatable_call_after_its_last_start_is_given_up_unless_another_driver_has_the_task() {
+        let progress = after_last_start();
+        for running in [BTreeSet::new(), BTreeSet::from([CALL])] {
+            let step = |is_driven_elsewhere| {
+                let context = StepContext {
+                    running: running.clone(),
+                    is_driven_elsewhere,
+                    ..StepContext::default()
+                };
+                next_step(&progress, &context)
+            };
+            let text = "There was no answer in 3 attempts. The call may have taken effect.";
+            let given_up = vec![(CALL, Outcome::Failed, text.to_owned())];
+            assert_eq!(step(false), Step::Settle(given_up));
+            // A driver leaves this step to the other driver.
+            assert_eq!(step(true), Step::RunCalls(vec![CALL]));
+        }
+    }
+}

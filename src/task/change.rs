@@ -59,7 +59,7 @@ pub struct TaskChange {
     /// For a gate call, the identity by which the service finds this call when a client proposes an
     /// equal call. The first commit of an unsettled call sets the identity if the call waits for a
     /// person or has the effect `once`. A later commit sets the identity if the call has none and
-    /// now waits for a person. `None` keeps the stored identity.
+    /// now waits for a person. A stored identity is never replaced.
     pub call: Option<KeyedCall>,
     /// For a gate call with an identity, the effect of the commit on the quarantine of the call's
     /// tool (see `quarantine.rs`). `true`: the commit puts the tool into quarantine. `false`: the
@@ -155,7 +155,8 @@ pub struct KeyedCall {
     /// with an equal hash may continue a call with the prefix `b:` without naming the call. Only a
     /// proposal that names the call, by the call's idempotency key or id, may continue a call with
     /// the prefix `k:`. The prefix is `k:` if the call's first proposal has an idempotency key and
-    /// lacks `attach: true`. Otherwise, the prefix is `b:`.
+    /// lacks `attach: true`. It is also `k:` if the call got its key only when its outcome became
+    /// unknown, and the first proposal was no longer known. Otherwise, the prefix is `b:`.
     pub key: String,
 }
 

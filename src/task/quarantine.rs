@@ -1,7 +1,8 @@
 //! Quarantined tools. A call with the effect `once` puts its tool into quarantine in two cases. In
 //! the first case, the call's outcome is unknown. In the second case, the call was sent and failed,
-//! but may have acted all the same (for example, the answer has a 5xx status). A call of a
-//! quarantined tool needs a person's decision, whatever the rules say.
+//! but may have acted all the same (for example, the answer has a 5xx status). Neither case needs a
+//! start of the call in the journal, because a restore of the database may have lost the start (see
+//! `restore.rs`). A call of a quarantined tool needs a person's decision, whatever the rules say.
 //! The quarantine ends when a person decides a call of the tool. Credentials for a call, an answer
 //! to a question of the tool's server, a message, a cancellation and a retry of the task do not end
 //! the quarantine.
@@ -34,6 +35,10 @@ pub struct Quarantine {
 /// The text of `Quarantined::finding` for a started call without a result.
 const OUTCOME_UNKNOWN: &str = "was started, and its outcome is not known";
 
+/// The text of `Quarantined::finding` for a call of unknown outcome whose journal shows no start.
+const MAY_HAVE_RUN: &str =
+    "may have run before the database was restored from a backup, or a standby was promoted";
+
 /// Returns the reason of a quarantine that `call` at a gate has caused. Used if the call's journal
 /// is unreadable or does not show a more specific reason.
 #[must_use]
@@ -45,6 +50,19 @@ fn reason_of(call: CallId, finding: &str) -> String {
     format!(
         "An earlier call of this tool ({call}) {finding}. Each call of this tool is held until a human has decided one of them."
     )
+}
+
+/// Returns the finding about a call of unknown outcome.
+fn unknown_finding(state: &CallState) -> &'static str {
+    if state.attempts > 0 {
+        OUTCOME_UNKNOWN
+    } else {
+        MAY_HAVE_RUN
+    }
+}
+
+fn state_of(calls: &[CallState], id: CallId) -> Option<&CallState> {
+    calls.iter().find(|state| state.call.tool_call_id == id)
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,7 +98,9 @@ impl Quarantine {
         match &item.fact {
             Fact::InterventionRequested(asked) if asked.kind.properties().outcome_unknown => {
                 for call in asked.own_calls() {
-                    self.quarantine_tool(&call.name, call.tool_call_id, OUTCOME_UNKNOWN);
+                    let state = state_of(calls, call.tool_call_id);
+                    let finding = state.map_or(OUTCOME_UNKNOWN, unknown_finding);
+                    self.quarantine_tool(&call.name, call.tool_call_id, finding);
                 }
             }
             Fact::ToolResult(result) | Fact::LateResult(result) => self.apply_result(result, calls),
@@ -94,7 +114,7 @@ impl Quarantine {
                 for state in calls.iter().filter(|state| state.effect == Effect::Once) {
                     if matches!(state.phase, Phase::Started(_) | Phase::OutcomeUnknown(_)) {
                         let (name, call) = (&state.call.name, state.call.tool_call_id);
-                        self.quarantine_tool(name, call, OUTCOME_UNKNOWN);
+                        self.quarantine_tool(name, call, unknown_finding(state));
                     }
                 }
             }
@@ -118,19 +138,18 @@ impl Quarantine {
     }
 
     fn apply_result(&mut self, result: &ToolResult, calls: &[CallState]) {
-        let state = calls
-            .iter()
-            .find(|state| state.call.tool_call_id == result.tool_call_id);
-        let once = state.is_some_and(|state| state.effect == Effect::Once && state.attempts > 0);
+        let state = state_of(calls, result.tool_call_id);
+        let once = state.filter(|state| state.effect == Effect::Once);
         match (result.outcome, result.http_status) {
-            (Outcome::Unknown, _) if once => {
-                self.quarantine_tool(&result.name, result.tool_call_id, OUTCOME_UNKNOWN);
+            (Outcome::Unknown, _) if let Some(state) = once => {
+                let finding = unknown_finding(state);
+                self.quarantine_tool(&result.name, result.tool_call_id, finding);
             }
-            (Outcome::Failed, Some(status @ 500..)) if once => {
+            (Outcome::Failed, Some(status @ 500..)) if once.is_some() => {
                 let finding = format!("failed with status {status} after it was sent");
                 self.quarantine_tool(&result.name, result.tool_call_id, &finding);
             }
-            (Outcome::Failed, _) if once && result.suspect => {
+            (Outcome::Failed, _) if once.is_some() && result.suspect => {
                 self.quarantine_tool(
                     &result.name,
                     result.tool_call_id,
@@ -173,5 +192,102 @@ impl Quarantine {
                 finding: finding.to_owned(),
             },
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::task::item::{FinishReason, ToolCall, Turn, Usage};
+    use crate::task::progress::Progress;
+    use crate::task::time::Time;
+    use crate::task::tool_spec::ToolKind;
+    use crate::task::verdict::{Judgement, Verdict};
+
+    const CALL: CallId = CallId(Uuid::from_u128(1));
+
+    /// Returns the reason of the quarantine after this result of a call with this effect. The
+    /// journal does not show the start of the call.
+    fn reason_after(
+        effect: Effect,
+        outcome: Outcome,
+        http_status: Option<u16>,
+        suspect: bool,
+    ) -> Option<String> {
+        let call = ToolCall {
+            tool_call_id: CALL,
+            name: "pay".to_owned(),
+            arguments_text: "{}".to_owned(),
+            holds_secret: false,
+            provider_id: String::new(),
+        };
+        let facts = [
+            Fact::AssistantMessage(Turn {
+                turn: 1,
+                text: None,
+                tool_calls: vec![call],
+                finish_reason: FinishReason::ToolCalls,
+                usage: Usage::default(),
+                raw: serde_json::Value::Null,
+            }),
+            Fact::Judged {
+                tool_call_id: CALL,
+                judgement: Judgement::new(Verdict::Allow),
+                effect,
+                performer: ToolKind::Http,
+            },
+            Fact::ToolResult(ToolResult {
+                tool_call_id: CALL,
+                name: "pay".to_owned(),
+                outcome,
+                content: String::new(),
+                http_status,
+                suspect,
+                reported: false,
+            }),
+        ];
+        let items: Vec<_> = facts
+            .into_iter()
+            .zip(1..)
+            .map(|(fact, seq)| Item {
+                seq,
+                at: Time(seq),
+                fact,
+            })
+            .collect();
+        Progress::from_items(&items).shared.quarantine.reason("pay")
+    }
+
+    #[test]
+    fn call_that_may_have_acted_quarantines_its_tool_without_a_start_in_the_journal() {
+        for (outcome, status, suspect, finding) in [
+            (Outcome::Unknown, None, false, MAY_HAVE_RUN),
+            (
+                Outcome::Failed,
+                Some(500),
+                false,
+                "failed with status 500 after it was sent",
+            ),
+            (
+                Outcome::Failed,
+                None,
+                true,
+                "failed after it was sent, and may have acted",
+            ),
+        ] {
+            let reason = reason_after(Effect::Once, outcome, status, suspect);
+            assert_eq!(reason, Some(reason_of(CALL, finding)));
+            let repeatable = reason_after(Effect::Idempotent, outcome, status, suspect);
+            assert_eq!(repeatable, None);
+        }
+        for (outcome, status) in [
+            (Outcome::Failed, Some(422)),
+            (Outcome::Failed, None),
+            (Outcome::Canceled, None),
+        ] {
+            assert_eq!(reason_after(Effect::Once, outcome, status, false), None);
+        }
     }
 }

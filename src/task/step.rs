@@ -35,8 +35,7 @@ pub enum Step {
     RunCalls(Vec<CallId>),
     /// Hand this gate call over: the asker that waits for the verdict gets the permit to run it.
     HandOver(CallId),
-    /// Open a request for each of these calls. The request asks a person the next question of the
-    /// tool's server.
+    /// Open a request for each of these calls, with the next question of the tool's server.
     Elicit(Vec<CallId>),
     /// Ask a person about the outcome of each of these calls: a started call that has no result and
     /// is no longer in flight, or a call that may have run in a lost part of the task's history.
@@ -86,6 +85,8 @@ pub struct StepContext {
     pub running: BTreeSet<CallId>,
     /// The calls whose last attempt by this process ended with questions of the tool's server.
     pub ended_with_questions: BTreeSet<CallId>,
+    /// Whether another driver holds the lease of the task, and may have attempts in flight.
+    pub is_driven_elsewhere: bool,
     /// In the task of a gate call, whether the call's asker waits. `None` in any other task.
     pub asker: Option<AskerState>,
     /// The sub-agents that have one conversation for all calls. Their calls run in sequence.
@@ -114,7 +115,7 @@ pub fn next_step(progress: &Progress, context: &StepContext) -> Step {
     let settlements: Vec<_> = progress
         .unfinished()
         .filter(|state| !progress.has_provisional_result(state))
-        .filter_map(CallState::settlement)
+        .filter_map(|state| state.settlement(context.is_driven_elsewhere))
         .collect();
     if !settlements.is_empty() {
         return Step::Settle(settlements);
@@ -135,9 +136,8 @@ pub fn next_step(progress: &Progress, context: &StepContext) -> Step {
     if !asking.is_empty() {
         return Step::Elicit(asking);
     }
-    let unknown = |state: &CallState| is_lost(state, context) && !state.effect.is_repeatable();
     let mut lost = unfinished_ids(progress, |state| {
-        unknown(state) || state.is_ready_but_uncertain()
+        is_lost(state, context) && !state.effect.is_repeatable() || state.is_ready_but_uncertain()
     });
     needs_request |= !lost.is_empty();
     lost.truncate(progress.remaining_requests());

@@ -33,11 +33,8 @@ use crate::world::Locked;
 /// The first line of the guard's output, before the report.
 pub(crate) const GREETING: &str = "holdpoint guard 1";
 const MAX_ORDER_BYTES: u32 = 8 * 1024 * 1024;
-/// A script that first waits for one line, so that the guard can report the process group before
-/// the command begins. The script then unsets the variables that shells export by themselves.
-/// Finally, the script replaces itself with the command (`exec`), which gets empty input.
-const WAITING_SCRIPT: &str =
-    r#"read -r _go && unset _go PWD OLDPWD SHLVL && exec /bin/sh -c "$0" </dev/null"#;
+/// The variables that shells export by themselves.
+const SHELL_VARIABLES: [&str; 3] = ["PWD", "OLDPWD", "SHLVL"];
 /// How long the guard waits for the last output after it has killed the group. The wait has a
 /// limit, because a process outside the group may hold the pipe open.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
@@ -153,7 +150,7 @@ pub(super) fn guard(
         return relay::relay(&order, input, output);
     }
     let mut shell = Command::new("/bin/sh");
-    shell.args(["-c", WAITING_SCRIPT, &order.command]);
+    shell.args(shell_arguments(&order));
     let mut child = match spawn(&mut shell, &order, Stdio::piped()) {
         Ok(child) => child,
         Err(error) => {
@@ -201,6 +198,30 @@ pub(super) fn guard(
         command_end(status)
     };
     report(output, end, &stdout, &stderr)
+}
+
+/// Returns the arguments of a shell that runs a script with the order's command as `$0`.
+///
+/// The script first waits for one line, so that the guard can report the process group before the
+/// command begins. Then it replaces itself with the command (`exec`), which gets empty input. Each
+/// of the two shells exports variables of its own. So the script and the command both begin by
+/// unsetting those that the order does not name. The command keeps `PWD` as a variable that is not
+/// exported.
+fn shell_arguments(order: &Order) -> [String; 3] {
+    let is_named = |name: &str| order.environment.contains_key(name);
+    let unnamed = SHELL_VARIABLES.into_iter().filter(|name| !is_named(name));
+    let unset = unnamed.fold("unset _go".to_owned(), |unset, name| unset + " " + name);
+    let beginning = if is_named("PWD") {
+        unset.clone()
+    } else {
+        format!(r#"set -- "$PWD"; {unset}; PWD=$1; shift"#)
+    };
+    [
+        "-c".to_owned(),
+        format!(r#"read -r _go && {unset} && exec /bin/sh -c "$0" </dev/null"#),
+        // On the command's first line, so that the shell's messages have the right line numbers.
+        format!("{beginning}; {}", order.command),
+    ]
 }
 
 fn pid_of(child: &Child) -> io::Result<Pid> {

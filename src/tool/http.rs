@@ -1,6 +1,6 @@
 //! HTTP tools. Invariant: an attempt sends at most one request.
 //!
-//! - A request that provably was not sent is `Failed`.
+//! - An attempt that provably sent nothing is `NotSent`.
 //! - A complete answer with a status of 2xx is `Succeeded`. A complete answer with any other status
 //!   is `Failed`, except for 502 and 504.
 //! - If the answer is incomplete or missing, or if a gateway answers with 502 or 504, the outcome
@@ -392,10 +392,10 @@ impl HttpTool {
     }
 
     fn not_sent(&self, why: &str) -> ToolAnswer {
-        ToolAnswer::failed(format!(
-            "The tool `{}` failed before anything was sent: {why}.",
-            self.spec.name
-        ))
+        let name = &self.spec.name;
+        ToolAnswer::NotSent {
+            content: format!("The tool `{name}` failed before anything was sent: {why}."),
+        }
     }
 }
 

@@ -350,12 +350,18 @@ pub enum ToolAnswer {
         /// The status of an HTTP tool's answer; `None` for other tools.
         http_status: Option<u16>,
     },
-    /// The call failed: the tool says so, or the call provably never reached the tool.
+    /// The call failed: the tool says so.
     Failed {
         /// The text for the model.
         content: String,
-        /// The status of an HTTP tool's answer. `None` if there was no answer, and for other tools.
+        /// The status of an HTTP tool's answer; `None` for other tools.
         http_status: Option<u16>,
+    },
+    /// Nothing was sent in this attempt, so the attempt provably had no effect. An earlier attempt
+    /// at the call may have had one.
+    NotSent {
+        /// The text for the model.
+        content: String,
     },
     /// The tool reported an error, possibly after the call had an effect.
     Suspect {
@@ -394,7 +400,9 @@ pub(crate) async fn measure_attempt(
     let began = permit.decided().await.map_or(began, |at| at.max(began));
     let outcome = match answer {
         ToolAnswer::Succeeded { .. } => "succeeded",
-        ToolAnswer::Failed { .. } | ToolAnswer::Suspect { .. } => "failed",
+        ToolAnswer::Failed { .. } | ToolAnswer::NotSent { .. } | ToolAnswer::Suspect { .. } => {
+            "failed"
+        }
         ToolAnswer::Unknown { .. } => "unknown",
         ToolAnswer::Elicitation(_) => "asked",
     };

@@ -249,10 +249,10 @@ impl ShellTool {
     }
 
     fn not_started(&self, why: &str) -> ToolAnswer {
-        ToolAnswer::failed(format!(
-            "The tool `{}` failed before the command was started: {why}.",
-            self.spec.name
-        ))
+        let name = &self.spec.name;
+        ToolAnswer::NotSent {
+            content: format!("The tool `{name}` failed before the command was started: {why}."),
+        }
     }
 
     fn unknown(&self, what: &str) -> ToolAnswer {

@@ -235,6 +235,33 @@ async fn headline_of_an_edit_or_of_several_calls_says_what_was_decided(on: On) {
 }
 
 #[apply(on_both)]
+async fn headline_of_an_edit_that_another_rule_holds_never_calls_the_editor_an_approver(on: On) {
+    let huge = r#"  - { name: huge, tools: [refund], when: "args.amount > 500.0", decide: hold, approvers: { users: [carol] } }"#;
+    let large = "  - { name: large,";
+    let yaml = finance().replacen(large, &format!("{huge}\n{large}"), 1);
+    let app = TestApp::with(on, &yaml).await;
+    let held = app.held().await;
+    let decisions = json!({"decisions": {(held.call.clone()): {"action": "edit", "arguments": {"order": 1, "amount": 600}}}});
+    let asked = app.approver().answer(&held.request, &decisions).await;
+    let anew = asked.str("/pending/0/request_id");
+    assert_eq!(
+        headline(&app, &held.request).await,
+        [
+            "Changed by bob. A new request asks about it.",
+            "bob 已修改，正在重新征求决定。"
+        ]
+    );
+    app.model.then(text_answer("ok"));
+    let done = app.stranger().approve(&anew).await;
+    assert_eq!(done.str("/status"), "Completed", "{}", done.text);
+    assert_eq!(
+        headline(&app, &held.request).await,
+        ["Changed by bob, and it ran.", "bob 已修改，并已执行。"]
+    );
+    app.stop().await;
+}
+
+#[apply(on_both)]
 async fn target_of_a_call_is_the_whole_address_it_is_sent_to(on: On) {
     let yaml = finance()
         .replace(

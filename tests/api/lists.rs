@@ -7,7 +7,7 @@ use macro_rules_attribute::apply;
 use serde_json::{Value, json};
 
 use super::approval_cycle::on_both;
-use super::request_kinds::{ASKING, ask, short};
+use super::request_kinds::{ASKING, ask, asks, begin, short};
 use crate::support::database::Database;
 use crate::support::fake_chat_completions::text_answer;
 use crate::support::postgres::copy_request;
@@ -78,6 +78,31 @@ async fn damaged_request_hides_no_other_request_or_task_of_a_list(on: On) {
         200
     );
     assert_eq!(app.approver().request(&damaged.request).await.status, 500);
+    app.stop().await;
+}
+
+#[apply(on_both)]
+async fn damaged_request_hides_no_other_request_of_its_task_in_a_list(on: On) {
+    let app = TestApp::unswept(on, &(ASKING.replace("{more}", "") + ACCOUNTS)).await;
+    let asked = begin(&app, &[asks("guidance"), asks("confirmation")]).await;
+    assert_eq!(asked.count("pending"), 2, "{}", asked.text);
+    let damaged = app.database.id(&asked.str("/pending/0/request_id"));
+    app.database
+        .execute(&format!(
+            "update agent_task_item set body = '{{' where request_id = {damaged}"
+        ))
+        .await;
+    let list = app.owner().get("/v1/tasks").await;
+    let task = &list.body["tasks"][0];
+    let pending = task["pending"].as_array().unwrap().iter();
+    let shown: Vec<_> = pending.map(|request| &request["request_id"]).collect();
+    let other = &asked.body["pending"][1]["request_id"];
+    assert_eq!(
+        (&task["status"], shown),
+        (&json!("Paused"), vec![other]),
+        "{}",
+        list.text
+    );
     app.stop().await;
 }
 

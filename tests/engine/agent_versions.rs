@@ -14,7 +14,7 @@ use holdpoint::task::status::TaskStatus;
 use macro_rules_attribute::apply;
 
 use super::engine_harness::{
-    EngineHarness, alice, alice_is_refused, alice_writes, message, outcomes, whole,
+    EngineHarness, alice, alice_decides, alice_is_refused, alice_writes, message, outcomes, whole,
 };
 use crate::store::store_fixture::{StoreFixture, both};
 
@@ -185,6 +185,37 @@ async fn removed_model_fails_the_task_and_a_retry_goes_on_when_it_is_back(fixtur
 }
 
 #[apply(both)]
+async fn conversation_whose_agents_name_is_now_a_gates_fails_at_its_next_message(
+    fixture: StoreFixture,
+) {
+    // A call at a gate would end with the result of `lookup` as its output.
+    let mut harness = EngineHarness::new(fixture, &[("lookup", r#"{"order":1}"#)]).await;
+    let whole_yaml = harness.yaml();
+    let task = harness.stopped().await;
+    let ended = harness.journal(task).await.row;
+    assert_eq!(ended.status, TaskStatus::Completed);
+    let prompts = harness.prompt_count();
+    harness.configure(|yaml| {
+        yaml.replacen("  billing:", "  clerk:", 1) + "gates:\n  billing: { tools: [lookup] }\n"
+    });
+    alice_writes(&harness.engine(0), task, message("go")).await;
+    run(&harness, task).await;
+    assert_eq!(
+        failure(&harness, task).await,
+        Some(FailureCode::Configuration)
+    );
+    let version = harness.journal(task).await.row.agent_version;
+    assert_eq!(version, ended.agent_version, "not that of the gate");
+    assert_eq!(harness.prompt_count(), prompts);
+    harness.configure(|_| whole_yaml.clone());
+    retry(&harness, task).await;
+    assert_eq!(harness.status(task).await, TaskStatus::Completed);
+    assert_eq!(harness.prompt_count(), prompts + 1);
+    assert_eq!(shown(&harness), before());
+    assert_eq!(harness.executions(task, "/lookup"), 1);
+}
+
+#[apply(both)]
 async fn removed_variable_fails_the_task_and_a_retry_uses_its_new_value(fixture: StoreFixture) {
     let mut harness = EngineHarness::new(fixture, LARGE).await;
     harness.variables.push(("WHO", "Ada"));
@@ -234,6 +265,46 @@ async fn changed_limit_and_changed_policy_apply_at_once(fixture: StoreFixture) {
     assert_eq!(outcomes(&harness.journal(denied).await), [Outcome::Denied]);
     assert_eq!(harness.executions(limited, "/refund"), 1);
     assert_eq!(harness.executions(denied, "/refund"), 0);
+}
+
+#[apply(both)]
+async fn lower_limit_of_calls_stops_no_turn_that_has_begun_and_refuses_the_next_task(
+    fixture: StoreFixture,
+) {
+    const CALLS: &[(&str, &str)] = &[
+        ("lookup", r#"{"order":1}"#),
+        ("refund", r#"{"order":1,"amount":5}"#),
+        ("tag", r#"{"text":"paid"}"#),
+    ];
+    let mut harness = EngineHarness::new(fixture, CALLS).await;
+    // `lookup` succeeds, and the outcome of `refund` stays unknown.
+    harness.tool.answers_next(&[200, 504]);
+    let task = harness.stopped().await;
+    let doubt = harness.only_request(task, RequestKind::Reconcile).await;
+    assert_eq!(
+        outcomes(&harness.journal(task).await),
+        [Outcome::Succeeded],
+        "`tag` waits for the person"
+    );
+    harness.replace(
+        "refund, forbidden]",
+        "refund, forbidden], limits: { max_calls: 2 }",
+    );
+    let retry = whole(Action::Retry, None);
+    alice_decides(&harness.engine(0), doubt, retry).await;
+    run(&harness, task).await;
+    assert_eq!(harness.status(task).await, TaskStatus::Completed);
+    assert_eq!(
+        outcomes(&harness.journal(task).await),
+        [Outcome::Succeeded; 3]
+    );
+    let sent = ["/lookup", "/refund", "/tag"].map(|path| harness.executions(task, path));
+    assert_eq!(sent, [1, 2, 1]);
+    let refused = harness.stopped().await;
+    assert_eq!(
+        outcomes(&harness.journal(refused).await),
+        [Outcome::Invalid; 3]
+    );
 }
 
 #[apply(both)]

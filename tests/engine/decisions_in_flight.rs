@@ -15,7 +15,8 @@ use serde_json::Value;
 
 use super::call_decisions::{each, edit, last_open_request, shown};
 use super::engine_harness::{
-    Calls, EngineHarness, alice, alice_decides, alice_is_refused, go, outcomes, rejects, whole,
+    Calls, EngineHarness, alice, alice_decides, alice_is_refused, go, outcomes, rejects,
+    tool_results, whole,
 };
 use super::invariants::check_ended;
 use super::worker_steps::WorkerSteps as _;
@@ -28,6 +29,8 @@ const OUTSIDE: (&str, &str) = ("outside", "{}");
 const BESIDE_A_READ: &[(&str, &str)] = &[OUTSIDE, OUTSIDE, OUTSIDE, LOOKUP];
 /// Three calls that a client answers, and one `once` call that the service sends.
 const BESIDE_A_REFUND: &[(&str, &str)] = &[OUTSIDE, OUTSIDE, OUTSIDE, SMALL];
+/// A call that a client answers, and one `idempotent` call that the service sends.
+const BESIDE_A_TAG: &[(&str, &str)] = &[OUTSIDE, ("tag", r#"{"text":"x"}"#)];
 
 async fn with_outside(fixture: StoreFixture, calls: Calls) -> EngineHarness {
     let mut harness = EngineHarness::new(fixture, calls).await;
@@ -183,6 +186,58 @@ async fn answers_do_not_repeat_a_call_in_flight(fixture: StoreFixture) {
 #[apply(both)]
 async fn answers_do_not_disturb_a_non_repeatable_call_in_flight(fixture: StoreFixture) {
     answered_while_one_is_out(fixture, BESIDE_A_REFUND, "/refund").await;
+}
+
+/// The answer is stored by the process that drives the task, and for a second task by another
+/// process.
+#[apply(both)]
+async fn last_attempt_in_flight_gives_the_result_of_its_call_after_an_answer_to_another_request(
+    fixture: StoreFixture,
+) {
+    let harness = with_outside(fixture, BESIDE_A_TAG).await;
+    let here = harness.engine(8);
+    let mut deciders = vec![Arc::clone(&here)];
+    if !harness.fixture.store.is_sole() {
+        deciders.push(harness.engine(8));
+    }
+    for decider in deciders {
+        harness.tool.close();
+        harness.tool.answers(200, "tagged");
+        harness.tool.answers_next(&[504, 504]);
+        let third = harness.tool.ledger().len() + 3;
+        let task = here.create(&alice(), go(), None).await.unwrap().task_id;
+        harness.tool.reached(third).await;
+        let kind = RequestKind::ExternalResult;
+        let request = harness.only_request(task, kind).await;
+        alice_decides(&decider, request, posted("it is there")).await;
+        harness.tool.open();
+        settled(&harness, &[&here, &decider], task).await;
+        let journal = harness.journal(task).await;
+        check_ended(&journal.items);
+        assert_eq!(journal.row.status, TaskStatus::Completed);
+        let results = tool_results(&journal.items).filter(|result| result.name == "tag");
+        let answers: Vec<_> = results
+            .map(|result| (result.outcome, result.content.as_str()))
+            .collect();
+        assert_eq!(
+            answers,
+            [(Outcome::Succeeded, "tagged")],
+            "{:#?}",
+            journal.items
+        );
+        let late = |fact: &Fact| matches!(fact, Fact::LateResult(_));
+        assert_eq!(count(&journal.items, late), 0, "{:#?}", journal.items);
+        let task = task.to_string();
+        let ledger = harness.tool.ledger();
+        let sent = ledger
+            .iter()
+            .filter(|call| call.uri == "/tag" && call.header("holdpoint-task-id") == task);
+        let keys: Vec<_> = sent.map(|call| call.header("idempotency-key")).collect();
+        assert!(
+            keys.len() == 3 && keys.iter().all(|key| *key == keys[0]),
+            "{keys:?}"
+        );
+    }
 }
 
 #[apply(both)]

@@ -1,6 +1,7 @@
 //! Tests questions that a tool's server asks in the middle of a call. The questions become
 //! requests, and the next attempt at the call sends the answers back to the server.
 
+mod allowed_calls;
 mod secrets;
 
 use std::collections::{BTreeSet, VecDeque};

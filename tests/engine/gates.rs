@@ -416,6 +416,27 @@ async fn parked_call_keeps_the_terms_of_its_making_and_todays_rules_tighten_them
 }
 
 #[apply(both)]
+async fn asker_status_after_a_configuration_change_has_the_use_within_by_which_the_call_expires(
+    fixture: StoreFixture,
+) {
+    let mut harness = harness(fixture).await;
+    let engine = harness.engine(8);
+    let task = approved(&harness, &engine, &refund(1, Duration::ZERO)).await;
+    harness.replace("use_within: 1h", "use_within: 2h");
+    let longer = harness.engine(8);
+    let gate = "coding".to_owned();
+    let status = longer.gates().asker_status(task, Some(&gate)).await;
+    let status = status.unwrap().unwrap();
+    assert_eq!(status.use_within, Duration::from_hours(1));
+    let call = read(&longer, task).await;
+    let left = call.expires_at.map(|end| end.since(call.now));
+    assert!(
+        left.is_some_and(|left| left <= status.use_within),
+        "{left:?}"
+    );
+}
+
+#[apply(both)]
 async fn permit_whose_runner_dies_ends_in_a_question_after_run_within(fixture: StoreFixture) {
     let harness = harness(fixture).await;
     let engine = harness.engine(8);

@@ -8,19 +8,22 @@ mod uses;
 
 use std::time::Duration;
 
-use holdpoint::engine::{CallReply, DecisionBody, DecisionInput};
+use holdpoint::engine::{CallReply, DecisionBody, DecisionInput, Refusal};
 use holdpoint::people::Caller;
 use holdpoint::store::{GrantFilter, GrantRow};
 use holdpoint::task::decision::Action;
 use holdpoint::task::grant::{GrantRequest, GrantScope};
 use holdpoint::task::id::TaskId;
 use holdpoint::task::item::Fact;
+use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::TaskStatus;
 use holdpoint::task::verdict::{Judgement, Verdict};
 use macro_rules_attribute::apply;
 
 use super::call_decisions::{approve, each, last_open_request, plain, question};
-use super::engine_harness::{Calls, EngineHarness, alice, decides, go, person, whole};
+use super::engine_harness::{
+    Calls, EngineHarness, alice, alice_is_refused, decides, go, person, whole,
+};
 use crate::store::store_fixture::{StoreFixture, both};
 
 pub(super) const LARGE: (&str, &str) = ("refund", r#"{"order":1,"amount":120}"#);
@@ -28,6 +31,8 @@ pub(super) const LARGE: (&str, &str) = ("refund", r#"{"order":1,"amount":120}"#)
 pub(super) const OTHER: (&str, &str) = ("refund", r#"{"order":2,"amount":121}"#);
 
 const HUGE: (&str, &str) = ("refund", r#"{"order":2,"amount":900}"#);
+
+const SMALL: (&str, &str) = ("refund", r#"{"order":3,"amount":5}"#);
 
 const TAG: (&str, &str) = ("tag", r#"{"text":"paid"}"#);
 
@@ -355,6 +360,41 @@ async fn tool_in_doubt_is_asked_about_by_the_approvers_of_the_rule(fixture: Stor
     assert_eq!(asked.terms.approvers.users, ["bob"], "not the owner");
     let reason = asked.own_calls().next().unwrap().reason.clone().unwrap();
     assert!(reason.contains("failed with status 500"), "{reason}");
+}
+
+#[apply(both)]
+async fn unknown_outcome_is_for_the_approvers_of_the_rule_only_after_a_standing_decision(
+    fixture: StoreFixture,
+) {
+    let mut harness = harness(fixture, &[&[LARGE]]).await;
+    let small = r#"tools: [refund], when: "args.amount <= 20.0", decide: allow"#;
+    harness.replace(small, &format!("{small}, {BY_BOB}"));
+    let first = harness.stopped().await;
+    answered(&harness, first, remembered(GrantScope::Owner, hours(1))).await;
+    ran(&harness, first, "/refund", 1).await;
+    harness.tool.answers(502, "");
+    let granted = harness.stopped().await;
+    harness.script_turns(&[&[SMALL]]);
+    let allowed = harness.stopped().await;
+    for (task, users) in [(granted, vec!["bob"]), (allowed, Vec::new())] {
+        asks(&harness, task, "/refund", 1).await;
+        let asked = last_open_request(&harness, task).await;
+        assert_eq!(asked.kind, RequestKind::Reconcile);
+        let approvers = asked.terms.approvers;
+        assert_eq!(approvers.owner, users.is_empty(), "{approvers:?}");
+        assert_eq!(approvers.users, users);
+    }
+    harness.tool.answers(200, "paid");
+    let (request, _) = question(&harness, granted).await;
+    for answer in [
+        whole(Action::Retry, None),
+        whole(Action::Respond, Some("it was paid".into())),
+    ] {
+        let refused = alice_is_refused(&harness.engine(0), request, answer).await;
+        assert!(matches!(refused, Refusal::Forbidden(_)), "{refused:?}");
+    }
+    answered(&harness, granted, whole(Action::Retry, None)).await;
+    ran(&harness, granted, "/refund", 2).await;
 }
 
 /// A turn of more calls than `max_calls` (16) runs none of them.

@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use holdpoint::task::decision::Action;
 use holdpoint::task::id::TaskId;
 use holdpoint::task::item::{CloseReason, Fact, Outcome};
+use holdpoint::task::progress::Progress;
 use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::TaskStatus;
 use holdpoint::task::tool_spec::ToolSpec;
@@ -76,10 +77,9 @@ async fn until(harness: &EngineHarness, task: TaskId, found: impl Fn(&Fact) -> b
     crate::support::until("the answer is journaled", is_journaled).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn late_answer_closes_the_open_reconcile_request_and_is_the_result() {
-    let (harness, task, [late]) = unknown().await;
-    late.send(paid()).unwrap();
+/// Waits until the task has completed. Checks that the late answer has closed the reconcile request
+/// and is the call's result.
+async fn check_answered_late(harness: &EngineHarness, task: TaskId) {
     let ended = |fact: &Fact| {
         matches!(
             fact,
@@ -89,7 +89,7 @@ async fn late_answer_closes_the_open_reconcile_request_and_is_the_result() {
             }
         )
     };
-    until(&harness, task, ended).await;
+    until(harness, task, ended).await;
     let journal = harness.journal(task).await;
     assert_eq!(outcomes(&journal), [Outcome::Succeeded]);
     let closed = |fact: &Fact| {
@@ -102,6 +102,28 @@ async fn late_answer_closes_the_open_reconcile_request_and_is_the_result() {
         )
     };
     assert!(journal.items.iter().any(|item| closed(&item.fact)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn late_answer_closes_the_open_reconcile_request_and_is_the_result() {
+    let (harness, task, [late]) = unknown().await;
+    late.send(paid()).unwrap();
+    check_answered_late(&harness, task).await;
+}
+
+/// A failover may lose the start of a call while the process that sent the call still waits for the
+/// answer. Here, a copy of the judgement replaces the start in the journal.
+#[tokio::test(flavor = "multi_thread")]
+async fn late_answer_to_an_attempt_whose_start_was_lost_closes_the_reconcile_request() {
+    let (harness, task, [late]) = unknown().await;
+    let lose = "update agent_task_item set (type, role, body) =
+            (select type, role, body from agent_task_item where type = 'judged' limit 1)
+        where type = 'tool_started'";
+    harness.fixture.database().execute(lose).await;
+    let progress = Progress::from_items(&harness.journal(task).await.items);
+    assert_eq!((progress.calls[0].attempts, progress.open.len()), (0, 1));
+    late.send(paid()).unwrap();
+    check_answered_late(&harness, task).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

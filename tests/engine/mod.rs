@@ -45,4 +45,5 @@ mod tool_connections;
 mod trees;
 mod two_replicas;
 mod unread;
+mod unsent_attempts;
 mod worker_steps;

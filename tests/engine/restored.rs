@@ -2,7 +2,7 @@
 //! may have run already, in the part of the history that the restore lost.
 
 use holdpoint::task::decision::{Action, Then};
-use holdpoint::task::id::{RequestId, TaskId};
+use holdpoint::task::id::{CallId, RequestId, TaskId};
 use holdpoint::task::item::Outcome;
 use holdpoint::task::progress::Progress;
 use holdpoint::task::request::{RequestKind, RequestSpec};
@@ -19,6 +19,10 @@ use crate::support::postgres::run;
 
 const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#)];
 const SMALL: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":5}"#)];
+const TWO_LARGE: &[(&str, &str)] = &[
+    ("refund", r#"{"order":1,"amount":120}"#),
+    ("refund", r#"{"order":2,"amount":120}"#),
+];
 const LOOKUP: &[(&str, &str)] = &[("lookup", r#"{"order":1}"#)];
 
 const MARK_RESTORED: &str = "update database_identity set doubted_at = (select max(updated_at) from agent_task) returning doubted_at";
@@ -123,6 +127,73 @@ async fn canceled_call_after_a_restore_ends_as_unknown_asked_about_or_not(fixtur
     alice_writes(&harness.engine(0), second, superseding("go")).await;
     assert_eq!(outcomes(&harness.journal(second).await), [Outcome::Unknown]);
     assert!(harness.tool.ledger().is_empty());
+}
+
+/// Checks that the next call is held, although a rule allows it, because `earlier` may have run.
+/// Approves the call, which then runs.
+async fn next_call_is_held_because_of(harness: &EngineHarness, task: TaskId, earlier: CallId) {
+    harness.run().await;
+    let (request, held) = only_open_request(harness, task).await;
+    assert_eq!(held.kind, RequestKind::Approval);
+    let reason = held.own_calls().next().unwrap().reason.clone().unwrap();
+    let finding = format!("({earlier}) may have run before the database was restored");
+    assert!(reason.contains(&finding), "{reason}");
+    assert!(harness.tool.ledger().is_empty());
+    alice_decides(&harness.engine(0), request, whole(Action::Approve, None)).await;
+    harness.run().await;
+    assert_eq!(harness.status(task).await, TaskStatus::Completed);
+    assert_eq!(harness.executions(task, "/refund"), 1);
+}
+
+#[apply(both)]
+async fn held_call_that_ends_as_unknown_after_a_restore_holds_the_next_call_of_its_tool(
+    fixture: StoreFixture,
+) {
+    for supersedes in [false, true] {
+        let harness = EngineHarness::new(StoreFixture::like(&fixture).await, &[]).await;
+        harness.script_turns(&[LARGE, SMALL]);
+        let task = harness.held().await;
+        let (_, asked) = only_open_request(&harness, task).await;
+        mark_restored(&harness).await;
+        let api = harness.engine(0);
+        if supersedes {
+            alice_writes(&api, task, superseding("go")).await;
+        } else {
+            api.cancel(&alice(), task, None).await.unwrap();
+            alice_writes(&api, task, message("go")).await;
+        }
+        assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Unknown]);
+        let earlier = asked.own_calls().next().unwrap().tool_call_id;
+        next_call_is_held_because_of(&harness, task, earlier).await;
+    }
+}
+
+#[apply(both)]
+async fn unanswered_call_after_a_restore_holds_its_tool_although_another_call_was_answered(
+    fixture: StoreFixture,
+) {
+    let harness = EngineHarness::new(fixture, &[]).await;
+    harness.script_turns(&[TWO_LARGE, SMALL]);
+    let task = harness.held().await;
+    harness.answer_all(&harness.engine(0), task).await;
+    mark_restored(&harness).await;
+    harness.run().await;
+    let open = harness.open_specs(task).await;
+    let [answered, unanswered] = &open[..] else {
+        panic!("each call is asked about: {open:#?}")
+    };
+    assert_eq!(
+        [answered.kind, unanswered.kind],
+        [RequestKind::Reconcile; 2]
+    );
+    let result = whole(Action::Respond, Some("it was paid".into()));
+    alice_decides(&harness.engine(0), answered.request_id, result).await;
+    harness.run().await;
+    alice_writes(&harness.engine(0), task, superseding("go")).await;
+    let ended = outcomes(&harness.journal(task).await);
+    assert!(ended.contains(&Outcome::Unknown), "{ended:?}");
+    let earlier = unanswered.own_calls().next().unwrap().tool_call_id;
+    next_call_is_held_because_of(&harness, task, earlier).await;
 }
 
 #[apply(both)]

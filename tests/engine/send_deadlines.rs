@@ -158,9 +158,8 @@ impl Tool for SlowToConnect {
                 http_status: None,
             }
         } else {
-            ToolAnswer::Failed {
+            ToolAnswer::NotSent {
                 content: "not sent".to_owned(),
-                http_status: None,
             }
         }
     }

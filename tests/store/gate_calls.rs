@@ -171,7 +171,7 @@ async fn new_call_stores_its_identity_and_how_long_its_asker_waits(fixture: Stor
 }
 
 #[apply(both)]
-async fn identity_that_a_later_commit_stores_is_found_and_counts_the_pending_call(
+async fn identity_that_a_later_commit_stores_is_found_and_kept_and_counts_the_pending_call(
     fixture: StoreFixture,
 ) {
     // With a child, the commit changes two tasks, so the store writes it with the general
@@ -215,13 +215,17 @@ async fn identity_that_a_later_commit_stores_is_found_and_counts_the_pending_cal
                 .collect::<Vec<_>>(),
             [(id, "b:1")]
         );
-        let mut later = fixture.next(id).await;
-        later.facts = vec![said("more")];
-        fixture.write(later).await.unwrap();
-        assert_eq!(
-            fixture.count("agent_task where call_key = 'b:1'").await,
-            1 + i64::from(with_child)
-        );
+        for other in [None, Some("k:2")] {
+            let mut later = fixture.next(id).await;
+            later.facts = vec![said("more")];
+            later.call = other.map(|key| KeyedCall {
+                tool: "other".to_owned(),
+                key: key.to_owned(),
+            });
+            fixture.write(later).await.unwrap();
+            let kept = format!("agent_task where call_tool = '{tool}' and call_key = 'b:1'");
+            assert_eq!(fixture.count(&kept).await, 1, "{other:?}");
+        }
     }
     assert_eq!(
         fixture

@@ -1,5 +1,6 @@
 //! A fake tool endpoint on loopback. It records the calls that it executes.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use axum::Router;
@@ -34,6 +35,8 @@ pub struct FakeTool {
 
 struct Inner {
     answer: Mutex<(u16, Vec<u8>)>,
+    /// The statuses of the next calls. These calls ignore `answer` and `open`.
+    next: Mutex<VecDeque<u16>>,
     open: tokio::sync::watch::Sender<bool>,
     ledger: Mutex<Vec<Execution>>,
     seen: tokio::sync::watch::Sender<usize>,
@@ -43,6 +46,7 @@ impl FakeTool {
     pub async fn start() -> Self {
         let inner = Arc::new(Inner {
             answer: Mutex::new((200, br#"{"ok":true}"#.to_vec())),
+            next: Mutex::default(),
             open: tokio::sync::watch::Sender::new(true),
             ledger: Mutex::default(),
             seen: tokio::sync::watch::Sender::new(0),
@@ -59,6 +63,12 @@ impl FakeTool {
     pub fn answers(&self, status: u16, body: impl Into<Vec<u8>>) -> &Self {
         *self.inner.answer.lock().unwrap() = (status, body.into());
         self
+    }
+
+    /// Answers the next calls at once, also while the tool is closed: each call with one of these
+    /// statuses, in this order, and no body. Later calls get the ordinary answer.
+    pub fn answers_next(&self, statuses: &[u16]) {
+        *self.inner.next.lock().unwrap() = statuses.iter().copied().collect();
     }
 
     pub fn ledger(&self) -> Vec<Execution> {
@@ -117,6 +127,10 @@ async fn execute(
     // The lock is already released, so a later execution may have stored its higher count first.
     // `max` keeps that count.
     inner.seen.send_modify(|seen| *seen = count.max(*seen));
+    let next = inner.next.lock().unwrap().pop_front();
+    if let Some(status) = next {
+        return StatusCode::from_u16(status).unwrap().into_response();
+    }
     let mut open = inner.open.subscribe();
     let _ = open.wait_for(|open| *open).await;
     let (status, body) = inner.answer.lock().unwrap().clone();

@@ -348,6 +348,22 @@ fn rule_that_no_people_can_satisfy_at_a_gate_is_warned_about() {
 }
 
 #[test]
+fn person_whose_link_takes_no_allowed_answer_is_no_possible_approver_at_a_gate() {
+    // ai owns the calls at the gate, so only zoe, who has no key, may decide them.
+    for (allow, is_warned) in [("approve, edit", false), ("edit", true)] {
+        let found = warnings(&format!(
+            "{GATE}policy: [ {{ name: r, tools: ['*'], decide: hold, approvers: {{ users: [ai, zoe] }}, allow: [{allow}] }} ]
+secrets: {{ keys: [ {{ id: a, key: '${{SEALING_KEY}}' }} ] }}
+auth: {{ api_keys: [ {{ user: ai, key: \"${{OPS_KEY}}\", may: [gate] }}, {{ user: ai, key: \"${{ALICE_KEY}}\", may: [decide] }} ], people: [ {{ user: zoe, email: z@acme.com }} ] }}
+notify: {{ links: {{ may: decide }}, mail: {{ url: 'smtp://smtp.acme.com', from: h@acme.com }}, to: [ {{ name: by-mail, mail: {{ to: approvers }} }} ] }}\n"
+        ));
+        let warned = "no people can satisfy this rule for a call at the gate `billing`: it needs 1, and 0 could answer";
+        let is_found = found.iter().any(|line| line.ends_with(warned));
+        assert_eq!(is_found, is_warned, "{allow}: {found:?}");
+    }
+}
+
+#[test]
 fn question_that_an_owner_at_a_gate_cannot_answer_is_warned_about() {
     let found = |other: &str, rules: &str, keys: &str| {
         let gate = GATE

@@ -17,6 +17,8 @@ const ZOE: &str = "{ user: zoe, groups: [g], email: z@acme.com }";
 const TO_ALL: &str = "{ name: by-mail, mail: { to: approvers } }";
 const HOOK: &str = "{ name: backend, webhook: { url: 'https://h/', secrets: ['${HOOK}'] }EVENTS }";
 const NOBODY: &str = "approvers: no message is sent about this rule's questions";
+const UNANSWERED: &str =
+    "no tenant can satisfy this rule: it needs 1 different people, and 0 could answer";
 
 const UNMAILED: &str = "approvers: no approver has a mail address in `auth.people`, so no mail is sent about this rule's questions";
 
@@ -96,16 +98,16 @@ fn person_without_a_key_is_reached_where_links_decide() {
 }
 
 /// Reads a file with the rule `r`, which holds calls of these tools and whose approvers are the
-/// group `g`. zoe is in `g`, has no key, and answers by links. eve has a key, and is in these
-/// groups.
-fn held_for_zoe(tools: &str, groups: &str) -> Result<Config, Vec<String>> {
+/// group `g`. `terms` are further terms of the rule. zoe is in `g`, has no key, and answers by
+/// links. eve has a key, and is in these groups.
+fn held_for_zoe(tools: &str, groups: &str, terms: &str) -> Result<Config, Vec<String>> {
     read(&format!(
         "models: {{ m: {{ provider: openai, model: x }} }}
 agents: {{ a: {{ model: m, tools: [t], human: [guidance, credentials] }} }}
 credentials: {{ crm: {{ fields: {{ token: {{}} }} }} }}
 secrets: {{ keys: [ {{ id: a, key: '${{SEALING_KEY}}' }} ] }}
 auth: {{ api_keys: [ {{ user: eve, groups: [{groups}], key: '0123456789abcdeF' }} ], people: [ {ZOE}, {EVE} ] }}
-policy: [ {{ name: r, tools: [{tools}], decide: hold, approvers: {{ groups: [g] }} }} ]
+policy: [ {{ name: r, tools: [{tools}], decide: hold, approvers: {{ groups: [g] }}{terms} }} ]
 notify: {{ links: {{ may: decide }}, {SERVER}to: [ {TO_ALL} ] }}
 tools: {{ t: {{ http: {{ url: 'http://h/', headers: {{ X: '{{{{credential:crm.token}}}}' }} }} }} }}"
     ))
@@ -115,22 +117,52 @@ tools: {{ t: {{ http: {{ url: 'http://h/', headers: {{ X: '{{{{credential:crm.to
 fn question_of_a_kind_that_takes_no_link_reaches_no_person_without_a_key() {
     let reaches = |who: &str| [format!("A question of the rule `r` reaches {who}.")];
     for tools in ["t", "request_human_guidance"] {
-        let lines = held_for_zoe(tools, "").unwrap().recipient_lines();
+        let lines = held_for_zoe(tools, "", "").unwrap().recipient_lines();
         assert_eq!(lines, reaches("zoe (by-mail)"), "{tools}");
     }
-    let unanswered =
-        "no tenant can satisfy this rule: it needs 1 different people, and 0 could answer";
     for tools in ["request_credentials", "t, request_credentials"] {
-        let mistakes = held_for_zoe(tools, "").err().unwrap_or_default();
+        let mistakes = held_for_zoe(tools, "", "").err().unwrap_or_default();
         assert!(
-            mistakes.len() == 1 && mistakes[0].ends_with(unanswered),
+            mistakes.len() == 1 && mistakes[0].ends_with(UNANSWERED),
             "{tools}: {mistakes:?}"
         );
     }
-    let lines = held_for_zoe("request_credentials", "g")
+    let lines = held_for_zoe("request_credentials", "g", "")
         .unwrap()
         .recipient_lines();
     assert_eq!(lines, reaches("eve (by-mail)"));
+}
+
+#[test]
+fn rule_that_allows_no_answer_of_links_needs_approvers_with_a_key_and_reaches_only_them() {
+    let mistakes = |tools: &str, terms: &str| held_for_zoe(tools, "", terms).err();
+    for (tools, allow) in [
+        ("t", "edit"),
+        ("t", "edit, respond"),
+        ("t, request_human_guidance", "edit"),
+    ] {
+        let found = mistakes(tools, &format!(", allow: [{allow}]")).unwrap_or_default();
+        assert!(
+            found.len() == 1 && found[0].ends_with(UNANSWERED),
+            "{tools}, {allow}: {found:?}"
+        );
+    }
+    // An answer that cannot be read may be one of links.
+    let unreadable = mistakes("t", ", allow: [edit, aprove]").unwrap_or_default();
+    assert!(
+        unreadable.len() == 1 && !unreadable[0].ends_with(UNANSWERED),
+        "{unreadable:?}"
+    );
+    let reaches = |who: &str| [format!("A question of the rule `r` reaches {who}.")];
+    for (tools, groups, allow, who) in [
+        ("t", "", "edit, reject", "zoe (by-mail)"),
+        ("t", "", "approve", "zoe (by-mail)"),
+        ("request_human_guidance", "", "edit", "zoe (by-mail)"),
+        ("t", "g", "edit", "eve (by-mail)"),
+    ] {
+        let config = held_for_zoe(tools, groups, &format!(", allow: [{allow}]")).unwrap();
+        assert_eq!(config.recipient_lines(), reaches(who), "{tools}, {allow}");
+    }
 }
 
 #[test]

@@ -28,6 +28,25 @@ fn value_of_an_overriding_variable_is_not_shown_in_the_line_about_its_place() {
 }
 
 #[test]
+fn short_value_of_a_variable_is_not_shown_in_a_line_about_its_entry() {
+    let key =
+        |key: &str, groups: &str| format!("{{ user: \"${{HIDDEN}}\", {groups}key: '{key}' }}");
+    let keys = [
+        key("0123456789abcdef", ""),
+        key("0123456789abcdeF", "groups: [g], "),
+    ];
+    let auth = format!("auth: {{ api_keys: [{}] }}\n", keys.join(", "));
+    let text = format!("{auth}{SMALLEST}");
+    let report = with(&text, &[("HIDDEN", "bob")], &Flags::default()).unwrap_err();
+    let report = report.to_string();
+    let hidden = "the user `[secret HIDDEN]` has other groups";
+    assert!(
+        report.contains(hidden) && !report.contains("bob"),
+        "{report}"
+    );
+}
+
+#[test]
 fn value_that_is_a_word_of_a_message_is_not_hidden_in_it() {
     let text = WHOLE.replace("migrate: true", "migrate: \"${HIDDEN}\"");
     let report = with(&text, &[("HIDDEN", "true")], &Flags::default()).unwrap_err();

@@ -46,7 +46,7 @@ impl DecidableRequest {
     ) -> Option<Self> {
         let approvers = &row.spec.terms.approvers;
         let approver = may_decide(caller, &row.tenant, &row.owner, approvers)?.into_owned();
-        may_take_any_action(caller, row.spec.kind).then_some(Self {
+        may_take_any_action(caller, &row.spec).then_some(Self {
             approver,
             row,
             journal,

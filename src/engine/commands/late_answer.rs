@@ -59,7 +59,9 @@ impl Engine {
                 Err(error) => return Err(error.into()),
             };
             let state = session.own.progress.call(late.call);
-            if state.is_some_and(|state| state.attempts != late.attempt) {
+            // A failover may have lost the start of this attempt. The journal then shows fewer
+            // attempts, and no later attempt was started.
+            if state.is_some_and(|state| state.attempts > late.attempt) {
                 // A later attempt was started. Only the later attempt's answer becomes the call's
                 // result, so this answer becomes a late result. An earlier try of this loop may
                 // have journaled it already: a commit can succeed while its confirmation is lost.

@@ -42,9 +42,10 @@ impl Engine {
                 | TaskStatus::Failed
                 | TaskStatus::Canceled => {}
             }
-            // If the configuration no longer has the agent, the task keeps its agent version,
-            // and the driver fails the task.
-            if let Some(agent) = self.agents.get(&session.own.row.agent) {
+            // If the configuration no longer has the agent, or if its name is now that of a gate,
+            // the task keeps its agent version, and the driver fails the task.
+            let named = self.agents.get(&session.own.row.agent);
+            if let Some(agent) = named.filter(|agent| agent.gate.is_none()) {
                 session.own.pin(&agent.version);
             }
             let failed = session.own.row.status == TaskStatus::Failed;

@@ -88,9 +88,12 @@ impl Driver<'_> {
 
     /// Returns the terms of a request with a server's question. If the call's rule names the tool
     /// exactly, the rule's terms apply. Otherwise the owner answers, and only the deadline and its
-    /// consequence come from the rule.
+    /// consequence come from the rule. An approved or held call has the terms of its rule from that
+    /// time. For an allowed call, the present rule gives the terms.
     fn elicitation_terms(&self, state: &CallState, server: &str, text: &str) -> Terms {
-        let of_rule = state.terms();
+        let present = || self.engine.policy.terms(state.rule()?).cloned();
+        let of_rule = state.recorded_terms().cloned().or_else(present);
+        let of_rule = of_rule.unwrap_or_default();
         let names_tool = state
             .rule()
             .is_some_and(|rule| self.engine.policy.names_exactly(rule, &state.call.name));

@@ -58,6 +58,21 @@ impl Driver<'_> {
         Ok(self.hold_if_uncertain(state, judgement))
     }
 
+    /// Denies those of `calls` that equal a call that a person has rejected. Returns whether there
+    /// are such calls. A held call may wait long for its request, because the tree has the maximum
+    /// number of open requests. Meanwhile, a person may reject an equal call of the tree.
+    pub(super) fn deny_rejected(&mut self, calls: &[CallId]) -> bool {
+        let mut denies = false;
+        for state in self.states_of(calls) {
+            if let Some(rejection) = self.earlier_rejection(&state) {
+                let id = state.call.tool_call_id;
+                self.session.push_judgement(id, rejection);
+                denies = true;
+            }
+        }
+        denies
+    }
+
     /// Returns a denial if a person has rejected an equal call, so that people are not asked again.
     /// Calls that a person approved, and calls of tools that ask a person, are exempt.
     fn earlier_rejection(&self, state: &CallState) -> Option<Judgement> {
@@ -73,6 +88,9 @@ impl Driver<'_> {
     /// Returns the reason why a call is invalid regardless of the policy; `None` if there is no
     /// such reason. The possible reasons: the turn was cut off or has too many calls, the arguments
     /// hold a secret, the tool does not exist, or a sub-agent would exceed a limit.
+    ///
+    /// The maximum of calls applies only to the first judgement of a call. A lower maximum in a
+    /// later configuration does not stop a turn whose calls have begun to run.
     fn invalid_reason(&self, state: &CallState) -> Option<String> {
         if let LastMessage::Model(turn) = &self.session.own.progress.last_message
             && turn.turn == state.turn
@@ -90,7 +108,9 @@ impl Driver<'_> {
                 }
                 FinishReason::Stop | FinishReason::ToolCalls | FinishReason::Gate => {}
             }
-            if turn.tool_calls.len() > usize::try_from(max_calls).unwrap_or(usize::MAX) {
+            let has_too_many =
+                turn.tool_calls.len() > usize::try_from(max_calls).unwrap_or(usize::MAX);
+            if has_too_many && state.judgement.is_none() {
                 return Some(format!(
                     "a turn may have {max_calls} calls at most; none of these ran"
                 ));
@@ -113,9 +133,9 @@ impl Driver<'_> {
     }
 
     /// Judges calls again right before they start. Returns `true` if one of the calls may no longer
-    /// run (`stricter_judgement`). Also returns `true` if a call's effect has changed, unless a
-    /// person has approved the call. After `true`, none of the calls may start, and the driver asks
-    /// `next_step` again.
+    /// run (`stricter_judgement`). Also returns `true` in two cases: a call's effect has changed and
+    /// no person has approved the call, or the kind of a call's tool has changed before the first
+    /// attempt. After `true`, none of the calls may start, and the driver asks `next_step` again.
     ///
     /// # Errors
     /// `Lost` when the service goes down before the database answers.
@@ -125,11 +145,16 @@ impl Driver<'_> {
             let now = self.judgement(&state, JudgedAt::Start).await?;
             let now = self.hold_if_in_doubt_at_gate(&state, now).await?;
             let effect = self.effect_now(&state);
+            // The kind of the tool decides who runs the call. After the first attempt, the kind
+            // stays, because it also decides who reports the outcome of that attempt.
+            let entry = self.offered(&state.call.name);
+            let entry = entry.filter(|_| state.attempts == 0);
+            let performer = entry.map_or(state.performer, |entry| entry.spec.kind);
             // An approval covers the effect that the approver saw in the request.
             let is_effect_approved = effect == state.effect || state.approval.is_some();
-            let changed_effect = (!is_effect_approved).then(|| now.clone());
-            let Some(mut judgement) = self.stricter_judgement(&state, now).or(changed_effect)
-            else {
+            let is_unchanged = is_effect_approved && performer == state.performer;
+            let changed_tool = (!is_unchanged).then(|| now.clone());
+            let Some(mut judgement) = self.stricter_judgement(&state, now).or(changed_tool) else {
                 continue;
             };
             if judgement.verdict == Verdict::Hold && state.unanswered_attempts() > 0 {
@@ -142,7 +167,7 @@ impl Driver<'_> {
                 tool_call_id: state.call.tool_call_id,
                 judgement,
                 effect,
-                performer: state.performer,
+                performer,
             });
             differs = true;
         }
@@ -201,7 +226,7 @@ impl Driver<'_> {
         });
         let is_tool_unchanged = digest.as_deref() == Some(approval.digest.as_str());
         let (tenant, owner) = (&self.session.own.row.tenant, &self.session.own.row.user_id);
-        let edited = state.edited.as_ref();
+        let edited = state.edited.as_ref().filter(|_| !approval.is_retry);
         let suffice = |approvers| {
             self.engine
                 .roster

@@ -78,7 +78,7 @@ impl Driver<'_> {
                     row.agent
                 ));
             }
-            let started = self.session.sum_over_subtree(row.task_id, |progress| {
+            let started = self.session.sum_since_message(row.task_id, |progress| {
                 progress.sub_agent_starts_since_message
             });
             if started >= limits.max_tasks {
@@ -111,18 +111,23 @@ impl Driver<'_> {
         // `others` has the model calls that were in flight at the registration. The tree is read
         // after the registration, so it has the answer of each model call that ended earlier. The
         // answer of a call in `others` may also be in the tree by now. `is_unanswered` excludes
-        // such a call from `others`, so that it is counted only once.
+        // such a call from `others`, so that it is counted only once. `may_be_stored` excludes the
+        // call of a task that has ended, for example by a cancel: the call goes on, but its answer
+        // is discarded.
         self.session.tree.fresh = false;
         self.engine.refresh_tree(self.session).await?;
+        let tree = &self.session.tree;
         let is_unanswered = |call: &InFlightModelCall| {
-            self.session
-                .tree
-                .task(call.task)
+            tree.task(call.task)
                 .is_none_or(|known| known.turns <= call.turns)
+        };
+        let may_be_stored = |call: &InFlightModelCall| {
+            tree.row(call.task)
+                .is_none_or(|row| !row.status.is_terminal())
         };
         let unanswered_tasks: Vec<_> = others
             .into_iter()
-            .filter(is_unanswered)
+            .filter(|call| is_unanswered(call) && may_be_stored(call))
             .map(|call| call.task)
             .collect();
         Ok(self
@@ -135,7 +140,7 @@ impl Driver<'_> {
     pub(crate) fn spent_limit(&self, calling: &[TaskId]) -> Option<&'static str> {
         self.limits_on_path().into_iter().find_map(|(row, limits)| {
             let sum =
-                |count: fn(&Progress) -> u32| self.session.sum_over_subtree(row.task_id, count);
+                |count: fn(&Progress) -> u32| self.session.sum_since_message(row.task_id, count);
             let descendants = self.session.tree.descendants(row.task_id);
             let in_flight = calling
                 .iter()

@@ -86,7 +86,8 @@ async fn step(engine: &Engine, session: &mut TaskSession) -> Result<bool, Stop> 
 
 impl Driver<'_> {
     async fn advance(mut self) -> Result<bool, Stop> {
-        match next_step(&self.session.own.progress, &self.step_context()) {
+        let context = self.step_context();
+        match next_step(&self.session.own.progress, &context) {
             Step::Judge(calls) => self.judge_calls(&calls).await?,
             Step::Settle(results) => self.session.settle_calls(results),
             Step::OpenRequests(requests) => self.open_requests(requests).await?,
@@ -97,7 +98,7 @@ impl Driver<'_> {
             | Step::RunCalls(_)
             | Step::HandOver(_)
             | Step::StartSubAgents(_)
-                if self.is_driven_elsewhere() =>
+                if context.is_driven_elsewhere =>
             {
                 self.save(LeaseChange::Keep).await?;
                 return Ok(false);

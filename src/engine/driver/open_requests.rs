@@ -3,6 +3,7 @@
 
 use serde_json::{Value, json};
 
+use super::verdict::terms_of_granting_rule;
 use super::{Driver, Stop};
 use crate::agent::gate::Report;
 use crate::engine::recovery::integrity::approval_damage;
@@ -52,6 +53,8 @@ impl Driver<'_> {
                 if self.recheck(&request.calls).await? {
                     continue;
                 }
+            } else if self.deny_rejected(&request.calls) {
+                continue;
             }
             let Some(first) = request
                 .calls
@@ -176,8 +179,12 @@ impl Driver<'_> {
             if start.is_some_and(|start| !is_elsewhere && start.replica != self.engine.replica) {
                 self.session.end_lost_presence();
             }
+            if self.agent.gate.is_some() {
+                self.session.identify_doubtful_call(&state.call);
+            }
             let calls = vec![self.requested_call(&state, true)];
-            let spec = self.new_request(RequestKind::Reconcile, calls, state.terms());
+            let terms = self.reconcile_terms(&state);
+            let spec = self.new_request(RequestKind::Reconcile, calls, terms);
             let spec = RequestSpec {
                 details: Some(details),
                 ..spec
@@ -186,6 +193,15 @@ impl Driver<'_> {
                 .push(Fact::InterventionRequested(spec.sealed()));
         }
         Ok(())
+    }
+
+    /// Returns the terms of a request about the outcome of a call. An approved call has the terms
+    /// under which it was approved. For a call that a standing decision allowed, the present rule
+    /// gives the terms. Any other allowed call is the owner's.
+    fn reconcile_terms(&self, state: &CallState) -> Terms {
+        let granting = || terms_of_granting_rule(&self.engine.policy, state.judgement.as_ref()?);
+        let terms = state.recorded_terms().cloned().or_else(granting);
+        terms.unwrap_or_default()
     }
 
     /// Returns the problem that an earlier request showed about the last attempt at a call; `None`

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 
 use super::{Driver, Stop};
+use crate::task::call_state::EARLIER_ATTEMPT_TEXT;
 use crate::task::id::CallId;
 use crate::task::item::Outcome;
 use crate::tool::StartReason;
@@ -14,8 +15,8 @@ use crate::tool::StartReason;
 impl Driver<'_> {
     /// Compares the tools of these calls with their reviewed definitions, before the calls are
     /// judged for the first time or shown in a reconcile request. Ignores a failed comparison:
-    /// `prepare_tools` compares the tools again right before the calls start, and then fails the
-    /// calls whose tools cannot be compared.
+    /// `prepare_tools` compares the tools again right before the calls start, and then starts no
+    /// call whose tool cannot be compared.
     ///
     /// # Errors
     /// `Lost` when the service goes down before the database answers.
@@ -26,26 +27,48 @@ impl Driver<'_> {
 
     /// Compares the tools of these calls with their reviewed definitions, right before the calls
     /// start. If a tool cannot be compared, fails its calls and returns `false`, so that the driver
-    /// asks `next_step` again.
+    /// asks `next_step` again. Exception: if an earlier attempt at a `once` call may have taken
+    /// effect, does not fail the call, but asks a person about its outcome again.
     ///
     /// # Errors
     /// `Lost` when the service goes down before the database answers.
     pub(super) async fn prepare_tools(&mut self, calls: &[CallId]) -> Result<bool, Stop> {
         let failed = self.compare_tools(calls, true).await?;
         let are_ready = failed.is_empty();
-        self.session.settle_calls(failed);
+        let mut unknown = Vec::new();
+        for (id, problem) in failed {
+            let Some(state) = self.session.own.progress.call(id) else {
+                continue;
+            };
+            // An attempt that ended with questions of the tool's server may have acted, too.
+            let text = if state.attempts > 0 || state.may_have_acted(0) {
+                format!("{problem} {EARLIER_ATTEMPT_TEXT}")
+            } else {
+                problem
+            };
+            if state.may_have_acted(0) && !state.effect.is_repeatable() {
+                self.session.unknown_outcomes.insert(id, text);
+                unknown.push(id);
+            } else {
+                let failed = (id, Outcome::Failed, text);
+                self.session.settle_calls(vec![failed]);
+            }
+        }
+        if !unknown.is_empty() {
+            self.reconcile(&unknown).await?;
+        }
         Ok(are_ready)
     }
 
     /// Compares the tools whose last comparison is too old. `start_now` says whether the calls start
-    /// now, which decides how recent a comparison must be (see `Tool::is_stale`). Returns a failed
-    /// result for each call whose tool could not be compared. Skips calls that lack a credential,
+    /// now, which decides how recent a comparison must be (see `Tool::is_stale`). Returns the
+    /// problem of each call whose tool could not be compared. Skips calls that lack a credential,
     /// because a person is asked for the credential first.
     async fn compare_tools(
         &mut self,
         calls: &[CallId],
         start_now: bool,
-    ) -> Result<Vec<(CallId, Outcome, String)>, Stop> {
+    ) -> Result<Vec<(CallId, String)>, Stop> {
         let stale = calls.iter().filter_map(|id| {
             let state = self.session.own.progress.call(*id)?;
             let entry = self.offered(&state.call.name)?;
@@ -72,7 +95,7 @@ impl Driver<'_> {
             let text = format!(
                 "The tool `{name}` failed before it was called: its server could not be asked for its tools: {why}."
             );
-            Some((id, Outcome::Failed, text))
+            Some((id, text))
         });
         Ok(join_all(compared).await.into_iter().flatten().collect())
     }

@@ -27,7 +27,7 @@ impl Driver<'_> {
 
     /// Records the tools' answers to these attempts. `answers` has the same order as `attempts`.
     /// `began` is the uptime at which the permits of the attempts were decided. Ignores the answer
-    /// to an attempt that was not sent in two cases:
+    /// to an attempt whose permit was refused in two cases:
     /// - The call may be repeated, has attempts left and is not canceled. `next_step` then returns
     ///   the call again.
     /// - The lease has ended. The task's next driver then handles the call.
@@ -90,9 +90,9 @@ impl Driver<'_> {
         }
     }
 
-    /// Records that an attempt was not sent. `waited` is the range of uptimes from the decision
-    /// about the attempt's permit until the tool's answer is recorded. Returns whether the call
-    /// gets another attempt.
+    /// Handles an attempt whose permit was refused. `waited` is the range of uptimes from the
+    /// decision about the attempt's permit until the tool's answer is recorded. Returns whether the
+    /// call gets another attempt.
     fn record_unsent(&mut self, tool: &dyn Tool, call: CallId, waited: Range<Duration>) -> bool {
         let mut in_flight = self.session.in_flight_calls.iter();
         let is_canceled = in_flight.any(|one| one.call == call && one.is_canceled());
@@ -101,13 +101,10 @@ impl Driver<'_> {
             self.engine.in_flight_calls.mark_late(&tool.spec().name);
         }
         let state = self.session.own.progress.call(call);
-        let is_tried_again = state.is_some_and(|state| {
+        state.is_some_and(|state| {
             let has_attempts_left = state.unanswered_attempts() < MAX_ATTEMPTS;
             state.effect.is_repeatable() && has_attempts_left && !is_canceled
-        });
-        let attempt = state.map_or(0, |state| state.attempts);
-        self.session.not_sent.insert(call, attempt);
-        is_tried_again
+        })
     }
 
     /// Returns a function that tells whether the call may be sent now and, if so, marks the call as

@@ -264,6 +264,7 @@ impl<'e> Driver<'e> {
         StepContext {
             spent_limit: self.spent_limit(&[]),
             running: self.running_calls(),
+            is_driven_elsewhere: self.is_driven_elsewhere(),
             ended_with_questions: self.session.calls_with_questions(),
             asker: self.asker_state(),
             session_agents: with_session.map(|sub| sub.agent.clone()).collect(),

@@ -1,6 +1,6 @@
 //! Holds allowed calls whose tool is in quarantine, or whose task's history is not fully known.
 
-use super::verdict::held_for_owner;
+use super::verdict::{held_despite_permission, held_for_owner};
 use super::{Driver, Stop};
 use crate::store::ReadError;
 use crate::task::call_state::CallState;
@@ -92,7 +92,7 @@ impl Driver<'_> {
             }
         };
         Ok(match reason {
-            Some(reason) => held_for_owner(judgement.rule, reason),
+            Some(reason) => held_despite_permission(&self.engine.policy, judgement, reason),
             None => judgement,
         })
     }

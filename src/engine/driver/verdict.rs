@@ -11,7 +11,7 @@ use crate::agent::Agent;
 use crate::agent::gate::OtherTools;
 use crate::engine::Engine;
 use crate::engine::session::TaskSession;
-use crate::policy::JudgementInput;
+use crate::policy::{JudgementInput, Policy};
 use crate::task::id::CallId;
 use crate::task::rejections::REPEATED_TEXT;
 use crate::task::verdict::{Judgement, Terms, Verdict};
@@ -156,6 +156,28 @@ pub(in crate::engine) fn denied_again(call: CallId, reason: Option<&str>) -> Jud
         repeats: Some(call),
         ..Judgement::new(Verdict::Deny)
     }
+}
+
+/// Returns a hold of a call that `allowed` allows. If a standing decision allows the call, the
+/// terms of its rule apply, because the rule would hold the call without the standing decision.
+/// Otherwise, the owner decides.
+pub(in crate::engine) fn held_despite_permission(
+    policy: &Policy,
+    allowed: Judgement,
+    reason: impl Into<String>,
+) -> Judgement {
+    let terms = terms_of_granting_rule(policy, &allowed);
+    Judgement {
+        terms: Some(terms.unwrap_or_default()),
+        ..held_for_owner(allowed.rule, reason)
+    }
+}
+
+/// Returns the terms of the rule that offered the standing decision by which `allowed` allows a
+/// call. `None` if no standing decision allows the call, or if the rule is gone.
+pub(super) fn terms_of_granting_rule(policy: &Policy, allowed: &Judgement) -> Option<Terms> {
+    let rule = allowed.grant_id.and(allowed.rule.as_deref())?;
+    policy.terms(rule).cloned()
 }
 
 /// Returns a hold with the default terms, under which the owner decides.

@@ -10,6 +10,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
 
+use super::attach::keyed_call;
 use super::call::{CallViewer, GateCall, GateDecision, GateState};
 use super::claim_limit::ClaimLimit;
 use super::presence::{AskerGuard, PRESENCE_GRACE, ResultDelivery, present_until};
@@ -335,14 +336,16 @@ impl Waiter<'_> {
         mut session: TaskSession,
         call: GateCall,
     ) -> Result<Round, GateRefusal> {
+        self.identify_queued_call(&mut session, &call);
         let until = session.own.row.asker_until;
+        let is_keyed = until.is_some() || session.own.call.is_some();
         let is_over = self.is_over();
         let returns = !self.gate_proposal.proposal.returns_within.is_zero();
         // The row may no longer have the presence that this ask stored: a driver ends the presence
         // if the call's last attempt was lost with another replica (`end_lost_presence`).
         let is_stored = self.guard.has_presence() && until > Some(session.now);
-        let is_arriving = until.is_some() && !is_stored && (!is_over || returns);
-        let is_leaving = until.is_some() && is_over && !returns && !self.has_other_asker(&session);
+        let is_arriving = is_keyed && !is_stored && (!is_over || returns);
+        let is_leaving = is_keyed && is_over && !returns && !self.has_other_asker(&session);
         if is_arriving {
             // This ask's earlier presence, if any, has ended. The guard forgets it, because
             // `is_taken` is always `false` while the guard has a presence. If another ask comes
@@ -375,6 +378,17 @@ impl Waiter<'_> {
             .progress
             .show(call.request.as_deref());
         Ok(Round::Pause(self.end))
+    }
+
+    /// Adds the call's key to the next commit, if this ask has proposed the call, and the call is
+    /// stored without a key and waits for a person. This happens if the call was allowed and
+    /// queued: the driver that opened the request took the call from the queue, and did not know
+    /// the key.
+    fn identify_queued_call(&self, session: &mut TaskSession, call: &GateCall) {
+        let has_no_key = session.own.row.asker_until.is_none();
+        if has_no_key && call.state == GateState::Pending && !self.continues {
+            session.own.call = keyed_call(self.gate_proposal.proposal);
+        }
     }
 
     /// Waits until any replica commits a change of the call's task. Stops waiting at `end`, when

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::time::Duration;
 
+use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 use super::propose::GateProposal;
@@ -17,9 +18,9 @@ use crate::engine::session::TaskSession;
 use crate::engine::{Engine, Refusal};
 use crate::store::{EqualCall, FoundCalls, ReadError};
 use crate::task::call_state::{AttemptStart, Phase};
-use crate::task::change::{ASKER_UNTIL_DELIVERED, KeyedCall};
+use crate::task::change::{ASKER_UNTIL_DELIVERED, AskerPresence, KeyedCall};
 use crate::task::id::{CallId, TaskId};
-use crate::task::item::{Outcome, newest_decisions};
+use crate::task::item::{Outcome, ToolCall, newest_decisions};
 use crate::task::rejections::json_equality_key;
 use crate::task::request::format_sha256;
 use crate::task::status::TaskStatus;
@@ -52,28 +53,55 @@ pub(super) enum Caution {
 /// Returns the tool and the key by which equal calls are found. `None` if the arguments cannot be
 /// parsed: such a call never runs, so equal calls need not be found.
 pub(super) fn keyed_call(proposal: &Proposal) -> Option<KeyedCall> {
-    let text = proposal.arguments_text.as_str();
+    let (tool, text) = (proposal.tool.as_str(), proposal.arguments_text.as_str());
     let value = parse_arguments(text)?;
     let identity = match proposal.identity {
-        Identity::Bytes => format!("bytes\0{}\0{text}", proposal.tool),
+        Identity::Bytes => format!("bytes\0{tool}\0{text}"),
         Identity::Value
         | Identity::Key { .. }
         | Identity::New
         | Identity::Call(_)
-        | Identity::CallOrKey { .. } => {
-            format!("value\0{}\0{}", proposal.tool, json_equality_key(&value))
-        }
+        | Identity::CallOrKey { .. } => value_identity(tool, &value),
     };
-    let hash = format_sha256(&Sha256::digest(identity.as_bytes()));
     let prefix = if proposal.identity.has_own_key() {
         NAMED_PREFIX
     } else {
         EQUAL_PREFIX
     };
-    Some(KeyedCall {
-        tool: proposal.tool.clone(),
+    Some(keyed(prefix, tool, &identity))
+}
+
+/// Returns the text that is the same for calls with equal arguments as JSON values.
+fn value_identity(tool: &str, arguments: &Value) -> String {
+    format!("value\0{tool}\0{}", json_equality_key(arguments))
+}
+
+fn keyed(prefix: &str, tool: &str, identity: &str) -> KeyedCall {
+    let hash = format_sha256(&Sha256::digest(identity.as_bytes()));
+    KeyedCall {
+        tool: tool.to_owned(),
         key: format!("{prefix}{hash}"),
-    })
+    }
+}
+
+impl TaskSession {
+    /// Adds a call key to the next commit, so that later proposals of the tool find this gate call,
+    /// whose outcome is unknown, and are held. If the call is stored with a key, the store keeps
+    /// that key. A call has no key if it was allowed and repeatable when it was proposed, and its
+    /// tool is `once` by now. The session no longer knows how the call was proposed, so the added
+    /// key lets no proposal continue the call without naming it.
+    pub(in crate::engine) fn identify_doubtful_call(&mut self, call: &ToolCall) {
+        self.identify_pending_call();
+        let own = &mut self.own;
+        if own.call.is_none() {
+            let value = parse_arguments(&call.arguments_text).unwrap_or_default();
+            let identity = value_identity(&call.name, &value);
+            own.call = Some(keyed(NAMED_PREFIX, &call.name, &identity));
+        }
+        if own.row.asker_until.is_none() && own.asker.is_none() {
+            own.asker = Some(AskerPresence::Absent);
+        }
+    }
 }
 
 /// Whether two argument texts are equal as JSON values.

@@ -21,11 +21,12 @@ use crate::engine::commands::IdempotencyKey;
 use crate::engine::commands::create::unsaved_root;
 use crate::engine::commands::submit::unless_conflict;
 use crate::engine::driver::Driver;
-use crate::engine::driver::verdict::{denied_again, held_for_owner};
+use crate::engine::driver::verdict::{denied_again, held_despite_permission};
 use crate::engine::runtime::keyed_tools::ToolPlace;
 use crate::engine::session::{Stop, TaskSession};
 use crate::engine::{Engine, Refusal};
 use crate::people::Caller;
+use crate::policy::Policy;
 use crate::secret::seal::DigestedBody;
 use crate::task::call_state::{AttemptStart, CallState, Phase};
 use crate::task::change::{AskerPresence, ClientColumns, KeyedCall};
@@ -191,7 +192,7 @@ impl GateProposal<'_> {
             match self.compare_with_earlier(key).await? {
                 EarlierCalls::Continues(task) => return Ok(Proposed::Continues(task)),
                 EarlierCalls::Requires(caution) if is_keyed => {
-                    apply_caution(&mut session, call, caution)?;
+                    apply_caution(&self.engine.policy, &mut session, call, caution)?;
                 }
                 EarlierCalls::Requires(_) | EarlierCalls::Nothing => {}
             }
@@ -416,7 +417,12 @@ fn state_of(session: &TaskSession, call: CallId) -> Result<CallState, Refusal> {
 /// Changes the pending judgement of a call. `Reject` denies the call, and `Hold` holds an allowed
 /// call. If the call is held already, `Hold` and `Notice` add their text to the reason, and no
 /// standing decision is offered. `Notice` does not change the judgement of an allowed call.
-fn apply_caution(session: &mut TaskSession, call: CallId, caution: Caution) -> Result<(), Refusal> {
+fn apply_caution(
+    policy: &Policy,
+    session: &mut TaskSession,
+    call: CallId,
+    caution: Caution,
+) -> Result<(), Refusal> {
     let state = state_of(session, call)?;
     let Some(judgement) = state.judgement.clone() else {
         return Err(Refusal::Internal);
@@ -433,7 +439,9 @@ fn apply_caution(session: &mut TaskSession, call: CallId, caution: Caution) -> R
             offer: None,
             ..judgement
         },
-        Caution::Notice(notice) | Caution::Hold(notice) => held_for_owner(judgement.rule, notice),
+        Caution::Notice(notice) | Caution::Hold(notice) => {
+            held_despite_permission(policy, judgement, notice)
+        }
     };
     session.own.replace_judgement(call, &judgement);
     Ok(())

@@ -33,7 +33,8 @@ pub struct AskerStatus {
 impl Gates<'_> {
     /// Returns the [`AskerStatus`] of the gate call that `task` stores. `agent` is the first name
     /// of the task's agent path; for a gate call, this is the name of the gate. Returns `None` if
-    /// the task does not exist, or if the configuration has no gate of this name.
+    /// the task does not exist, if the configuration has no gate of this name, or if the definition
+    /// that is pinned for the call is unusable.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or the stored rows cannot be read.
@@ -42,15 +43,19 @@ impl Gates<'_> {
         task: TaskId,
         agent: Option<&String>,
     ) -> Result<Option<AskerStatus>, ReadError> {
-        let gate = agent.and_then(|name| self.engine.agents.get(name));
-        let Some(gate) = gate.and_then(|agent| agent.gate.as_ref()) else {
+        let current = agent.and_then(|name| self.engine.agents.get(name));
+        // The task of an agent with a model has no asker, so its journal need not be read.
+        if current.is_none_or(|agent| agent.gate.is_none()) {
             return Ok(None);
-        };
+        }
         let Some(session) = self.engine.load(task).await? else {
             return Ok(None);
         };
+        // The call expires by the pinned `use_within`. The current configuration may have another.
+        let pinned = self.engine.agent_of(&session.own.row).await?.ok();
+        let gate = pinned.as_ref().and_then(|agent| agent.gate.as_deref());
         let call = session.own.progress.calls.first();
-        Ok(call.map(|call| AskerStatus {
+        Ok(gate.zip(call).map(|(gate, call)| AskerStatus {
             is_waiting: present_until(&session).is_some(),
             runs_elsewhere: call.performer == ToolKind::External,
             use_within: gate.use_within,

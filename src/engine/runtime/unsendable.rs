@@ -24,7 +24,7 @@ impl Engine {
             // stops a driver that is still committing the start of an attempt.
             sent_here.extend(self.in_flight_calls.cancel(call));
             if !self.store.is_sole() && start.replica != self.replica {
-                remote_wait = remote_wait.max((start.at + SEND_WINDOW + TIME_TO_WIRE).since(now));
+                remote_wait = remote_wait.max(remaining_send_time(start.at, now));
             }
         }
         if !remote_wait.is_zero() {
@@ -37,5 +37,33 @@ impl Engine {
                 () = self.clock.sleep(remaining) => {}
             }
         }
+    }
+}
+
+/// Returns how long another replica may still send a call that it started at `start`. `now` is a
+/// time after the commit of the start, so the result never exceeds the whole send window. Without
+/// this bound, the result would grow by the step if the database's clock was set back meanwhile.
+fn remaining_send_time(start: Time, now: Time) -> Duration {
+    let whole = SEND_WINDOW + TIME_TO_WIRE;
+    (start + whole).since(now).min(whole)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wait_for_a_start_is_at_most_the_send_window_when_the_clock_was_set_back() {
+        let hour = Duration::from_hours(1);
+        let (start, earlier) = (Time::default() + hour, Time::default());
+        assert_eq!(
+            remaining_send_time(start, earlier),
+            SEND_WINDOW + TIME_TO_WIRE
+        );
+        assert_eq!(
+            remaining_send_time(start, start + TIME_TO_WIRE),
+            SEND_WINDOW
+        );
+        assert_eq!(remaining_send_time(start, start + hour), Duration::ZERO);
     }
 }

@@ -31,17 +31,16 @@ impl Engine {
         let waited_for = self.store.is_watched(session.own.row.root_task_id);
         let stopped = waited_for.then(|| session.stopped(&lease)).flatten();
         let change = session.change(ChangeId(self.ids.fresh()), &lease);
+        let keyed_place = self.keyed_place(session);
+        // An equal proposal may come after the commit and before the second `forget`. The first one
+        // lets it read the new key, unless yet another proposal reads during the commit.
+        if let Some(place) = &keyed_place {
+            self.keyed_tools.forget(place);
+        }
         let committed = self.store.commit_and_publish(change, stopped).await;
-        if let Some(call) = &session.own.call {
-            // Even after an error, the commit may have stored the call's key.
-            let row = &session.own.row;
-            self.keyed_tools.forget(&ToolPlace {
-                tenant: row.tenant.clone(),
-                gate: row.agent.clone(),
-                user: self.roster.ids().key(row.user_id.as_str()),
-                session: row.session_id.clone(),
-                tool: call.tool.clone(),
-            });
+        // Even after an error, the commit may have stored the call's key.
+        if let Some(place) = &keyed_place {
+            self.keyed_tools.forget(place);
         }
         let done = committed?;
         for point in &points {
@@ -58,5 +57,17 @@ impl Engine {
             self.wake_worker.notify_one();
         }
         Ok(done)
+    }
+
+    /// Returns the place of the gate call whose key a commit of this session stores, if any.
+    fn keyed_place(&self, session: &TaskSession) -> Option<ToolPlace> {
+        let (call, row) = (session.own.call.as_ref()?, &session.own.row);
+        Some(ToolPlace {
+            tenant: row.tenant.clone(),
+            gate: row.agent.clone(),
+            user: self.roster.ids().key(row.user_id.as_str()),
+            session: row.session_id.clone(),
+            tool: call.tool.clone(),
+        })
     }
 }

@@ -80,8 +80,8 @@ pub(crate) struct TaskSession {
     /// For each call whose attempt in this process ended with questions from the tool's server: the
     /// number of the attempt, and the questions.
     pub elicitations: BTreeMap<CallId, (u32, Box<Elicitation>)>,
-    /// The attempts of this process that were provably never sent: the call, and the number of the
-    /// attempt. Other attempts at the same call may have been sent.
+    /// The attempts of this process whose pending results say that they were never sent: the call,
+    /// and the number of the attempt. Later attempts at the same call may have been sent.
     pub not_sent: BTreeMap<CallId, u32>,
     /// The `seq` of each pending result that this session received from outside the process. A
     /// reload keeps these results, because the engine cannot compute them again.
@@ -294,9 +294,19 @@ impl TaskSession {
     }
 
     /// Calls `of` on the progress of `task` and of each descendant, and returns the sum of the
-    /// values. Pending facts count only for the session's own task.
-    pub(crate) fn sum_over_subtree(&self, task: TaskId, of: impl Fn(&Progress) -> u32) -> u32 {
-        let subtree = [task].into_iter().chain(self.tree.descendants(task));
+    /// values. `of` must return a count since the user's last message. Pending facts count only for
+    /// the session's own task. Exception: while the user's message to a root is pending, the
+    /// descendants are left out, because the commit of the message resets their counts.
+    pub(crate) fn sum_since_message(&self, task: TaskId, of: impl Fn(&Progress) -> u32) -> u32 {
+        let mut pending = self.own.pending_items().iter();
+        let resets_counts = self.own.row.parent.is_none()
+            && pending.any(|item| matches!(item.fact, Fact::UserMessage { .. }));
+        let descendants = if resets_counts {
+            Vec::new()
+        } else {
+            self.tree.descendants(task)
+        };
+        let subtree = [task].into_iter().chain(descendants);
         subtree
             .filter_map(|id| self.progress_of(id).map(&of))
             .fold(0, u32::saturating_add)

@@ -3,7 +3,7 @@
 //! again.
 
 use super::TaskSession;
-use crate::task::call_state::{CallState, Phase};
+use crate::task::call_state::{CallState, EARLIER_ATTEMPT_TEXT, Phase};
 use crate::task::elicitation::{MAX_ROUNDS, declined_note};
 use crate::task::failure::{Failure, FailureCode};
 use crate::task::id::CallId;
@@ -87,15 +87,19 @@ impl TaskSession {
 
     /// Whether a result still applies to its call. The result of an attempt that may have been sent
     /// always applies. The result of an attempt that was never sent (see `not_sent`) applies only
-    /// if the attempt is the last of a call that is closed with an unknown outcome. It then shows
-    /// that this attempt had no effect.
+    /// if the outcome of the call is unknown and no later attempt was started. An attempt after an
+    /// unanswered one has no such result (see `record_result`).
     fn still_applies(&self, result: &ToolResult) -> bool {
         let Some(attempt) = self.not_sent.get(&result.tool_call_id) else {
             return true;
         };
         let state = self.own.progress.call(result.tool_call_id);
         state.is_some_and(|call| {
-            call.attempts == *attempt && call.phase == Phase::Done(Outcome::Unknown)
+            let is_unknown = matches!(
+                call.phase,
+                Phase::Started(_) | Phase::OutcomeUnknown(_) | Phase::Done(Outcome::Unknown)
+            );
+            is_unknown && call.attempts == *attempt
         })
     }
 
@@ -162,11 +166,25 @@ impl TaskSession {
     /// or for questions from the tool's server, the function pushes no fact, but stores the answer
     /// in the session. The driver then opens a request about the outcome or the questions. After
     /// [`MAX_ROUNDS`] attempts with questions, further questions fail the call.
+    ///
+    /// An attempt that was not sent fails the call only if no earlier attempt may have taken
+    /// effect. Otherwise the outcome of the call stays unknown.
     pub(crate) fn record_result(&mut self, tool_call_id: CallId, name: String, answer: ToolAnswer) {
         let answer = match answer {
             ToolAnswer::Unknown { problem } => {
                 self.unknown_outcomes.insert(tool_call_id, problem);
                 return;
+            }
+            ToolAnswer::NotSent { content } => {
+                let state = self.own.progress.call(tool_call_id);
+                if state.is_some_and(|state| state.may_have_acted(1)) {
+                    let problem = format!("{content} {EARLIER_ATTEMPT_TEXT}");
+                    self.unknown_outcomes.insert(tool_call_id, problem);
+                    return;
+                }
+                let attempt = state.map_or(0, |state| state.attempts);
+                self.not_sent.insert(tool_call_id, attempt);
+                ToolAnswer::failed(content)
             }
             ToolAnswer::Elicitation(elicitation) => {
                 let state = self.own.progress.call(tool_call_id);
@@ -195,8 +213,9 @@ impl TaskSession {
         }
     }
 
-    /// Returns the result of a call from a tool's answer. Returns `None` if the outcome is unknown
-    /// or if the answer consists of questions.
+    /// Returns the result of a call from a tool's answer. Returns `None` if the answer does not
+    /// settle the call: the outcome is unknown, the answer consists of questions, or the attempt
+    /// was not sent.
     pub(crate) fn result(
         tool_call_id: CallId,
         name: String,
@@ -213,7 +232,9 @@ impl TaskSession {
                 http_status,
             } => (Outcome::Failed, content, http_status),
             ToolAnswer::Suspect { content } => (Outcome::Failed, content, None),
-            ToolAnswer::Unknown { .. } | ToolAnswer::Elicitation(_) => return None,
+            ToolAnswer::NotSent { .. }
+            | ToolAnswer::Unknown { .. }
+            | ToolAnswer::Elicitation(_) => return None,
         };
         Some(ToolResult {
             tool_call_id,

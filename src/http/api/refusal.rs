@@ -47,7 +47,7 @@ async fn with_members(http: &Http, caller: &Caller, refusal: Refusal) -> Result<
             let root = row.root_task_id;
             let problem = Problem::new(Code::RequestWithdrawn, DetailCode::RequestWithdrawn);
             with_request(http, caller, problem, &row)
-                .with("pending", pending(http, caller, root, root).await?)
+                .with("pending", pending(http, caller, root).await?)
         }
         Refusal::AlreadyDecided { request: id, call } => {
             let row = access::request(http, caller, id).await?;
@@ -78,13 +78,34 @@ async fn conflict_problem(
     task_id: TaskId,
     status: TaskStatus,
 ) -> Result<Problem, Problem> {
-    let (word, detail) = conflict(code);
-    let problem = Problem::new(word, detail).with("task_status", WireTaskStatus::from(status));
-    if code != ConflictCode::TaskPaused {
-        return Ok(problem);
+    if code == ConflictCode::TaskPaused {
+        // Boxed, because otherwise each POST would reserve memory for this read in its future.
+        return Box::pin(paused_problem(http, caller, task_id)).await;
     }
-    let root = access::task(http, caller, task_id).await?.root_task_id;
-    Ok(problem.with("pending", pending(http, caller, root, task_id).await?))
+    let (word, detail) = conflict(code);
+    Ok(Problem::new(word, detail).with("task_status", WireTaskStatus::from(status)))
+}
+
+/// Returns the problem for a message that the task has refused because it was paused. The task may
+/// have changed since the refusal, so the problem has the status that belongs to the open requests,
+/// not the status of the refusal.
+async fn paused_problem(http: &Http, caller: &Caller, task: TaskId) -> Result<Problem, Problem> {
+    let row = access::task(http, caller, task).await?;
+    let task = access::task_with_requests(http, caller, row).await?;
+    let (code, detail) = match task.status {
+        WireTaskStatus::Running => conflict(ConflictCode::TaskRunning),
+        WireTaskStatus::Paused => conflict(ConflictCode::TaskPaused),
+        WireTaskStatus::Completed | WireTaskStatus::Failed | WireTaskStatus::Canceled => (
+            Code::TaskPaused,
+            "The task was paused, and has ended since; send the message again.",
+        ),
+    };
+    let problem = Problem::new(code, detail).with("task_status", task.status);
+    Ok(if code == Code::TaskPaused {
+        problem.with("pending", task.pending)
+    } else {
+        problem
+    })
 }
 
 fn with_request(http: &Http, caller: &Caller, problem: Problem, row: &RequestRow) -> Problem {
@@ -98,9 +119,8 @@ async fn pending(
     http: &Http,
     caller: &Caller,
     root: TaskId,
-    task: TaskId,
 ) -> Result<Vec<InterventionRequest>, Problem> {
-    let rows = http.store.pending(root, task).await?;
+    let rows = http.store.pending(root, root).await?;
     Ok(rows
         .iter()
         .map(|row| InterventionRequest::listed(row, caller, &http.settings))
@@ -158,10 +178,51 @@ fn earlier_decision(row: &RequestRow, user: &UserId, call: Option<CallId>) -> Op
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::http::openapi::sample;
+    use crate::http::tests::stored_task::{approve, cancel, store_in, store_paused_task};
     use crate::task::decision::Action;
     use crate::task::status::RequestStatus;
+
+    /// After the refusal of a message, a commit gives the task the status `now`; without a commit,
+    /// the task stays Paused. `count` is the expected number of open requests.
+    #[tokio::test]
+    async fn refusal_by_a_paused_task_tells_the_status_and_requests_after_a_later_commit() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = store_in(&folder).await;
+        let http = Http {
+            store: store.clone(),
+            ..crate::http::tests::http(false, &[])
+        };
+        for (now, code, count) in [
+            (TaskStatus::Paused, Code::TaskPaused, Some(1)),
+            (TaskStatus::Running, Code::TaskRunning, None),
+            (TaskStatus::Canceled, Code::TaskPaused, Some(0)),
+        ] {
+            let (task_id, asked) = store_paused_task(&store).await;
+            if now == TaskStatus::Running {
+                approve(&store, task_id, &asked).await;
+            } else if now == TaskStatus::Canceled {
+                cancel(&store, task_id, &asked).await;
+            }
+            let refusal = Refusal::Conflict {
+                code: ConflictCode::TaskPaused,
+                task_id,
+                status: TaskStatus::Paused,
+            };
+            let problem = refusal_problem(&http, &sample::caller(), refusal).await;
+            let pending = problem.member("pending");
+            let told = (
+                problem.code,
+                problem.member("task_status"),
+                pending.map(|open| open.as_array().unwrap().len()),
+            );
+            assert_eq!(told, (code, Some(json!(now.as_str())), count));
+        }
+        store.close().await;
+    }
 
     #[test]
     fn late_answer_gets_its_own_decision_then_the_deciding_one_then_the_last() {

@@ -9,6 +9,7 @@ use super::super::fake::{Fake, NET, Quick, answer, modern, said};
 use super::super::lock::LockedTool;
 use super::*;
 use crate::secret::Secret;
+use crate::task::elicitation::Resume;
 use crate::task::id::CallId;
 use crate::task::tool_spec::{Effect, ToolKind};
 use crate::tool::{AttemptPermit, LateSlot, RawSlot};
@@ -155,6 +156,29 @@ async fn answer_with_a_task_fails_a_repeatable_call_and_leaves_other_outcomes_un
     let answer = tool_with(&server, Effect::Once).call(&invocation()).await;
     assert!(matches!(answer, ToolAnswer::Unknown { .. }), "{answer:?}");
     assert_eq!(server.calls().len(), 3, "each call is sent once");
+}
+
+#[tokio::test]
+async fn attempt_without_a_permit_or_a_credential_is_reported_as_not_sent() {
+    let server = server().await;
+    let tool = tool(&server);
+    let refused = || Invocation {
+        permit: AttemptPermit::permitted_while(|| false),
+        ..invocation()
+    };
+    let without_credential = Invocation {
+        credentials: Credentials::default(),
+        ..invocation()
+    };
+    let continued = Invocation {
+        resume: Some(Resume::default()),
+        ..refused()
+    };
+    for call in [refused(), without_credential, continued] {
+        let answer = tool.call(&call).await;
+        assert!(matches!(answer, ToolAnswer::NotSent { .. }), "{answer:?}");
+    }
+    assert!(server.calls().is_empty());
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@ use crate::people::directory::Account;
 use crate::people::language::Language;
 use crate::people::link::LinkMay;
 use crate::task::id::RequestId;
+use crate::task::request::RequestKind;
 use crate::task::verdict::Terms;
 use uuid::Uuid;
 
@@ -364,6 +365,26 @@ fn vote_by_link_counts_only_while_its_person_the_links_and_the_rule_let_it() {
     }
 }
 
+/// Returns a request of this kind for the group `finance`, whose rule allows these actions.
+fn asked_of_finance(kind: RequestKind, allow: &[Action]) -> RequestSpec {
+    RequestSpec {
+        request_id: RequestId(Uuid::nil()),
+        kind,
+        pending_tool_calls: Vec::new(),
+        terms: Terms {
+            approvers: approvers(false, &[], &["finance"]),
+            allow: allow.to_vec(),
+            ..Terms::default()
+        },
+        digest: String::new(),
+        question: None,
+        details: None,
+        form: None,
+        elicitation: None,
+        seal: None,
+    }
+}
+
 #[test]
 fn person_of_a_link_takes_only_the_actions_that_links_take() {
     let roster = dora(Some(LinkMay::Decide), &["finance"]);
@@ -373,28 +394,14 @@ fn person_of_a_link_takes_only_the_actions_that_links_take() {
         ("Dora", None)
     );
     for kind in RequestKind::ALL {
-        let asked = RequestSpec {
-            request_id: RequestId(Uuid::nil()),
-            kind,
-            pending_tool_calls: Vec::new(),
-            terms: Terms {
-                approvers: approvers(false, &[], &["finance"]),
-                ..Terms::default()
-            },
-            digest: String::new(),
-            question: None,
-            details: None,
-            form: None,
-            elicitation: None,
-            seal: None,
-        };
+        let asked = asked_of_finance(kind, &Terms::default().allow);
         let found = permitted_actions(&roster, &caller, "acme", "alice", &asked);
         let mut expected = kind.properties().link_actions.to_vec();
         expected.sort_unstable();
         let mut sorted = found.clone();
         sorted.sort_unstable();
         assert_eq!(sorted, expected, "{kind:?}");
-        assert_eq!(may_take_any_action(&caller, kind), !found.is_empty());
+        assert_eq!(may_take_any_action(&caller, &asked), !found.is_empty());
     }
     let kept = Approvers {
         links: Some(false),
@@ -406,6 +413,30 @@ fn person_of_a_link_takes_only_the_actions_that_links_take() {
         !is_approver(&caller, "acme", "dora", &kept)
             && !is_approver(&caller, "other", "alice", &kept)
     );
+}
+
+#[test]
+fn person_of_a_link_can_answer_an_approval_only_if_the_rule_allows_an_action_of_links() {
+    let roster = dora(Some(LinkMay::Decide), &["finance"]);
+    let (_, by_link) = roster.link_caller("acme", "dora").unwrap();
+    let by_key = Caller {
+        door: Some(Door::Key),
+        ..by_link.clone()
+    };
+    for (allow, taken) in [
+        (&[Action::Approve][..], &[Action::Approve][..]),
+        (&[Action::Edit, Action::Reject], &[Action::Reject]),
+        (&[Action::Edit, Action::Respond], &[]),
+    ] {
+        let approval = asked_of_finance(RequestKind::Approval, allow);
+        let found = permitted_actions(&roster, &by_link, "acme", "alice", &approval);
+        assert_eq!(found, taken, "{allow:?}");
+        let can_answer = may_take_any_action(&by_link, &approval);
+        assert_eq!(can_answer, !taken.is_empty(), "{allow:?}");
+        assert!(may_take_any_action(&by_key, &approval), "{allow:?}");
+        let guidance = asked_of_finance(RequestKind::Guidance, allow);
+        assert!(may_take_any_action(&by_link, &guidance), "{allow:?}");
+    }
 }
 
 #[test]

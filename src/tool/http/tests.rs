@@ -114,10 +114,10 @@ fn built(settings: catalog::Settings) -> Arc<dyn Tool> {
     Arc::clone(catalog.get("pay").unwrap().tool.as_ref().unwrap())
 }
 
-/// Asserts that a call failed before its request was sent.
+/// Asserts that an attempt ended before its request was sent.
 fn assert_unsent(answer: &ToolAnswer) {
     assert!(
-        matches!(answer, ToolAnswer::Failed { content, http_status: None }
+        matches!(answer, ToolAnswer::NotSent { content }
             if content.starts_with("The tool `pay` failed before anything was sent: ")),
         "{answer:?}"
     );
@@ -178,13 +178,7 @@ async fn post_sends_the_models_text_unchanged_with_the_standard_headers() {
     );
     let failed = tool.call(&invocation("")).await;
     assert!(
-        matches!(
-            failed,
-            ToolAnswer::Failed {
-                http_status: None,
-                ..
-            }
-        ),
+        matches!(failed, ToolAnswer::NotSent { .. }),
         "the id is missing: {failed:?}"
     );
     let other = tool_of(

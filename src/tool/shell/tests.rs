@@ -278,10 +278,24 @@ async fn command_gets_only_the_named_variables_and_the_tools_directory() {
         seen,
         succeeded("exit code 0\nstdout:\nPATH=/usr/bin:/bin\nTOKEN=[secret TOKEN]")
     );
+    let exported = tool.call(&invocation("env | grep -v '^_=' | sort")).await;
+    assert_eq!(exported, seen, "the shell exports variables of its own");
     let place = directory.path().canonicalize().unwrap();
     assert_eq!(
-        tool.call(&invocation("pwd -P")).await,
-        succeeded(&format!("exit code 0\nstdout:\n{}", place.display()))
+        tool.call(&invocation("pwd -P; echo \"$PWD\"")).await,
+        succeeded(&format!("exit code 0\nstdout:\n{0}\n{0}", place.display()))
+    );
+}
+
+#[tokio::test]
+async fn command_gets_a_named_variable_that_shells_also_set() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut tool = tool(directory.path(), Duration::from_secs(20), 1000);
+    let value = Some(Secret::new("/usr".to_owned()));
+    tool.settings.env.0.insert("OLDPWD".to_owned(), value);
+    assert_eq!(
+        tool.call(&invocation("env | grep OLDPWD")).await,
+        succeeded("exit code 0\nstdout:\nOLDPWD=/usr")
     );
 }
 
@@ -321,7 +335,7 @@ async fn command_that_could_not_be_started_is_a_failure() {
     let missing = tool(Path::new("/nowhere/at/all"), Duration::from_secs(20), 1000);
     let answer = missing.call(&invocation("echo never")).await;
     assert!(
-        matches!(&answer, ToolAnswer::Failed { content, .. } if content.contains("before the command was started")
+        matches!(&answer, ToolAnswer::NotSent { content } if content.contains("before the command was started")
             && content.contains("working directory: No such file or directory")),
         "{answer:?}"
     );
@@ -333,12 +347,12 @@ async fn command_that_could_not_be_started_is_a_failure() {
         };
         let answer = unguarded.call(&invocation("echo never")).await;
         assert!(
-            matches!(&answer, ToolAnswer::Failed { .. }),
+            matches!(&answer, ToolAnswer::NotSent { .. }),
             "{program} {answer:?}"
         );
     }
     let long = run(&format!("true {}", "x".repeat(200_000))).await;
-    assert!(matches!(&long, ToolAnswer::Failed { .. }), "{long:?}");
+    assert!(matches!(&long, ToolAnswer::NotSent { .. }), "{long:?}");
 }
 
 #[tokio::test]
@@ -370,7 +384,7 @@ async fn command_without_a_permit_is_not_started() {
         permit: AttemptPermit::permitted_while(|| false),
         ..invocation("touch there")
     };
-    assert!(matches!(tool.call(&call).await, ToolAnswer::Failed { .. }));
+    assert!(matches!(tool.call(&call).await, ToolAnswer::NotSent { .. }));
     assert!(!directory.path().join("there").exists());
 }
 

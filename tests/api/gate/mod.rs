@@ -3,6 +3,7 @@
 
 mod asks;
 mod equal_calls;
+mod grants;
 mod memory;
 mod outcomes;
 mod pre_invoke_hooks;

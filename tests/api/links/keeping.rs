@@ -25,6 +25,7 @@ async fn is_only_read(app: &TestApp, path: &str, request: &str, answers: &[&[(&s
         shown.assert_has(words);
         shown.assert_has(&next);
         shown.assert_lacks("<form");
+        shown.assert_lacks("A decision on this page counts as");
     }
     let as_owner = app.owner().request(request).await;
     let digest = as_owner.str("/digest");
@@ -46,6 +47,7 @@ async fn link_never_decides_what_the_rule_keeps_from_links(on: On) {
         ("{ groups: [finance], required: 2 }", "decide"),
         ("{ groups: [finance] }", "open"),
         ("{ groups: [finance], required: 2, links: true }", "open"),
+        ("{ groups: [finance] }, allow: [edit, respond]", "decide"),
     ] {
         let carl = "    - { user: carl, tenant: acme, groups: [finance], key: \"carl-key-0123456789\" }\n    - { user: bob,";
         let yaml = yaml(approvers).replacen("    - { user: bob,", carl, 1);

@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 use super::super::approval_cycle::on_both;
 use super::super::request_kinds::{items, results_of};
 use super::{
-    assert_invariants, assert_outcomes, begin, call, completed, does, give, id, limited, of, only,
-    open, outcomes, paused, pays, task, tree, turn, typed, with,
+    assert_asks, assert_invariants, assert_outcomes, begin, call, completed, does, give, id,
+    limited, of, only, open, outcomes, paused, pays, refund, task, tree, turn, typed, with,
 };
-use crate::support::test_app::{On, TestApp};
+use crate::support::test_app::{On, Reply, TestApp};
 
 /// Returns the number of a task's calls that ended as `invalid`. Asserts that the result of each of
 /// these calls names the limit.
@@ -38,6 +38,27 @@ async fn refused(app: &TestApp, task: &str, limit: &str) -> usize {
         );
     }
     refused.len()
+}
+
+/// Creates a tree in which two sub-agents repeat a call of another sub-agent, and rejects that
+/// call. Returns the root's id and the reply to the rejection.
+async fn repeated_twice(app: &TestApp) -> (String, Reply) {
+    let root = paused(
+        app,
+        &[
+            turn(&[pays("analyst", 1)]),
+            turn(&[pays("clerk", 1)]),
+            turn(&[pays("analyst", 1)]),
+            json!("end"),
+        ],
+    )
+    .await;
+    (root.str("/task_id"), reject(app, &open(&root)[0].1).await)
+}
+
+async fn reject(app: &TestApp, request: &str) -> Reply {
+    let body = json!({"action": "reject", "then": "continue", "reason": "no"});
+    app.owner().answer(request, &body).await
 }
 
 fn looks(order: u32) -> Value {
@@ -246,19 +267,7 @@ async fn limit_of_a_sub_agent_ends_it_alone(on: On) {
 #[apply(on_both)]
 async fn rejections_are_counted_over_the_tree(on: On) {
     let app = with(on, "", limited("supervisor", "max_rejections: 1")).await;
-    let root = paused(
-        &app,
-        &[
-            turn(&[pays("analyst", 1)]),
-            turn(&[pays("clerk", 1)]),
-            turn(&[pays("analyst", 1)]),
-            json!("end"),
-        ],
-    )
-    .await;
-    let root_id = root.str("/task_id");
-    let body = json!({"action": "reject", "then": "continue", "reason": "no"});
-    let end = app.owner().answer(&open(&root)[0].1, &body).await;
+    let (root_id, end) = repeated_twice(&app).await;
     assert_eq!(
         (end.str("/status"), end.str("/error/code")),
         ("Failed".to_owned(), "limit_reached".to_owned()),
@@ -286,5 +295,40 @@ async fn tree_that_failed_at_a_limit_goes_on_with_the_next_message(on: On) {
     assert_eq!(end.status, 200, "{}", end.text);
     end.assert_completed("end");
     assert_invariants(&app, &failed.str("/task_id")).await;
+    app.stop().await;
+}
+
+#[apply(on_both)]
+async fn tree_that_failed_at_max_rejections_goes_on_with_the_next_message(on: On) {
+    let app = with(on, "", limited("supervisor", "max_rejections: 1")).await;
+    let (root_id, failed) = repeated_twice(&app).await;
+    assert_eq!(failed.str("/error/limit"), "max_rejections");
+    let body = json!({"input": json!(["end"]).to_string()});
+    let end = app.owner().message(&root_id, &body).await;
+    assert_eq!(end.status, 200, "{}", end.text);
+    end.assert_completed("end");
+    assert_invariants(&app, &root_id).await;
+    app.stop().await;
+}
+
+#[apply(on_both)]
+async fn superseding_message_resets_limits_that_sub_agents_have_spent(on: On) {
+    let app = with(on, "", limited("supervisor", "max_rejections: 1")).await;
+    let pay = || turn(&[refund(1)]);
+    let insists = give("analyst", &[pay(), pay(), pay(), json!("a")]);
+    let root = paused(&app, &does(&[insists, pays("clerk", 2)], "end")).await;
+    let root_id = root.str("/task_id");
+    let analyst = id(&only(&app, &root_id, "analyst").await);
+    let pending = open(&root);
+    let of_analyst = pending.iter().find(|(asking, _)| *asking == analyst);
+    let waits = reject(&app, &of_analyst.unwrap().1).await;
+    assert_asks(&waits, 1);
+    let failed = task(&app, &analyst).await;
+    assert_eq!(failed.str("/error/limit"), "max_rejections");
+    let body = json!({"input": json!(["end"]).to_string(), "supersede": true});
+    let end = app.owner().message(&root_id, &body).await;
+    assert_eq!(end.status, 200, "{}", end.text);
+    end.assert_completed("end");
+    assert_invariants(&app, &root_id).await;
     app.stop().await;
 }

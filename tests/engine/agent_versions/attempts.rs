@@ -1,4 +1,5 @@
-//! Tests further attempts at a call whose tool or rule has changed since the first attempt.
+//! Tests attempts at a call whose tool or rule has changed since the call was judged, or since its
+//! first attempt.
 
 use holdpoint::engine::Refusal;
 use holdpoint::task::call_state::OUTCOME_UNKNOWN_TEXT;
@@ -11,8 +12,14 @@ use macro_rules_attribute::apply;
 use super::super::engine_harness::{
     EngineHarness, alice, alice_decides, alice_is_refused, outcomes, whole,
 };
-use super::{LARGE, TAG, approved};
+use super::{LARGE, TAG, approved, run};
 use crate::store::store_fixture::{StoreFixture, both};
+
+/// A call that a person must approve, and then a repeatable call that a rule allows.
+const LARGE_AND_TAG: &[(&str, &str)] = &[
+    ("refund", r#"{"order":1,"amount":120}"#),
+    ("tag", r#"{"text":"paid"}"#),
+];
 
 /// Loses the result of a repeatable call. Then replaces the tool's effect and URL in the
 /// configuration by `now`. Asserts that the call is not repeated.
@@ -161,15 +168,25 @@ async fn lost_call_whose_tool_is_gone_offers_no_retry(fixture: StoreFixture) {
 }
 
 #[apply(both)]
+async fn allowed_call_whose_tool_is_external_by_now_asks_for_its_result(fixture: StoreFixture) {
+    let mut harness = EngineHarness::new(fixture, LARGE_AND_TAG).await;
+    let task = approved(&harness).await;
+    harness.replace(
+        r#"http: { method: POST, url: "{tool}/tag" }"#,
+        "external: {}",
+    );
+    run(&harness, task).await;
+    harness
+        .only_request(task, RequestKind::ExternalResult)
+        .await;
+    assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Succeeded]);
+    assert_eq!(harness.executions(task, "/refund"), 1);
+    assert_eq!(harness.executions(task, "/tag"), 0);
+}
+
+#[apply(both)]
 async fn changed_effect_is_journaled_before_the_call_is_sent(fixture: StoreFixture) {
-    let mut harness = EngineHarness::new(
-        fixture,
-        &[
-            ("refund", r#"{"order":1,"amount":120}"#),
-            ("tag", r#"{"text":"paid"}"#),
-        ],
-    )
-    .await;
+    let mut harness = EngineHarness::new(fixture, LARGE_AND_TAG).await;
     let task = approved(&harness).await;
     harness.replace("effect: idempotent", "effect: once");
     harness.tool.answers(502, "");

@@ -4,15 +4,17 @@ use holdpoint::engine::Refusal;
 use holdpoint::people::authorization::{Roster, permitted_actions};
 use holdpoint::task::decision::Action;
 use holdpoint::task::item::Outcome;
+use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::TaskStatus;
 use macro_rules_attribute::apply;
 
 use super::super::approval_rights::{account, directory};
 use super::super::call_decisions::{
-    approve, became, each, edit, last_open_request, places, question, ran_as, refused, reject,
-    respond,
+    approve, became, bodies, each, edit, last_open_request, places, question, ran_as, refused,
+    reject, respond,
 };
 use super::super::engine_harness::{alice_decides, decides, person, whole};
+use super::super::two_replicas::finance;
 use super::{EDITED, TWO, harness, held_call, offered, rewritten};
 use crate::store::store_fixture::{StoreFixture, both};
 
@@ -129,6 +131,43 @@ async fn rule_that_requires_two_offers_no_respond_and_no_edit_that_leaves_too_fe
         let bob = permitted_actions(&roster, &person("bob"), "acme", "alice", &asked);
         assert_eq!(bob.contains(&Action::Edit), left, "{known:?}");
     }
+}
+
+#[apply(both)]
+async fn editor_counts_among_the_two_who_let_an_edited_call_of_unknown_outcome_run_again(
+    fixture: StoreFixture,
+) {
+    let harness = harness(fixture, "{ groups: [finance], required: 2 }").await;
+    let (task, request, call, api) = held_call(&harness).await;
+    let edited = each([(call, edit(EDITED))]);
+    decides(&api, &finance("carol"), request, edited).await;
+    harness.run().await;
+    let (anew, _) = question(&harness, task).await;
+    for user in ["bob", "dan"] {
+        decides(&api, &finance(user), anew, whole(Action::Approve, None)).await;
+    }
+    harness.tool.answers(504, "");
+    harness.run().await;
+    let doubt = harness.only_request(task, RequestKind::Reconcile).await;
+    harness.tool.answers(200, "paid");
+    // Other people have approved Carol's arguments before the first attempt.
+    for user in ["carol", "bob"] {
+        decides(&api, &finance(user), doubt, whole(Action::Retry, None)).await;
+    }
+    harness.run().await;
+    let sent = (call.to_string(), EDITED.to_owned());
+    assert_eq!(bodies(&harness, task, "/refund"), [sent.clone(), sent]);
+    // With a further request, the task would be paused.
+    assert_eq!(harness.status(task).await, TaskStatus::Completed);
+    assert_eq!(
+        became(&harness, task, [call]).await,
+        [Some(Outcome::Succeeded)]
+    );
+    let ledger = harness.tool.ledger();
+    let deciders = ledger
+        .iter()
+        .map(|sent| sent.header("holdpoint-decided-by"));
+    assert_eq!(deciders.collect::<Vec<_>>(), ["bob,dan", "carol,bob"]);
 }
 
 #[apply(both)]

@@ -26,7 +26,7 @@ use crate::store::store_fixture::{StoreFixture, TASKS, both};
 use crate::support::{eventually, until};
 
 /// Waits until the gate has a call besides that of `first`. Returns the second call's task.
-async fn until_second(harness: &EngineHarness, first: TaskId) -> TaskId {
+pub async fn until_second(harness: &EngineHarness, first: TaskId) -> TaskId {
     let second = async || {
         let calls = harness.fixture.store.tasks(&every_call()).await.unwrap();
         let mut tasks = calls.rows.iter().map(|row| row.task_id);

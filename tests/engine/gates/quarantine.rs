@@ -4,20 +4,27 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdpoint::engine::Engine;
 use holdpoint::engine::gate::{GateState, Proposal, ReportedOutcome};
+use holdpoint::engine::{Engine, Refusal};
 use holdpoint::people::Caller;
 use holdpoint::task::decision::Action;
+use holdpoint::task::grant::GrantScope;
 use holdpoint::task::id::TaskId;
 use holdpoint::task::item::Outcome;
 use holdpoint::task::request::RequestKind;
 use holdpoint::task::time::Time;
+use holdpoint::task::verdict::Verdict;
 use macro_rules_attribute::apply;
 
 use super::super::call_slots::limit_refund;
 use super::super::damaged_journals::{CUT, damage};
-use super::super::engine_harness::{EngineHarness, alice, alice_decides, person, whole};
+use super::super::engine_harness::{
+    EngineHarness, alice, alice_decides, alice_is_refused, decides, outcomes, person, whole,
+};
+use super::super::grants::{hours, judgements, remembered};
+use super::super::random_gates::Replica;
 use super::super::worker_steps::WorkerSteps as _;
+use super::equal_asks::until_second;
 use super::failures::{by_key, reported};
 use super::{
     LONG, abort, agent, approve, approved, asking_by, asks, bash, driven, harness, proposal,
@@ -25,6 +32,9 @@ use super::{
 };
 use crate::store::store_fixture::{StoreFixture, both};
 use crate::support::until;
+
+/// The terms of a rule under which Bob decides within an hour and may remember an approval.
+const OFFER_OF_BOB: &str = r#"approvers: { users: [bob] }, expires_in: 1h, remember: { when: "args.amount <= 500.0", for: [owner], most: 4h, uses: 10 }"#;
 
 /// Returns a harness in which a rule allows every call of the external tool `Bash`.
 async fn with_shell(fixture: StoreFixture) -> EngineHarness {
@@ -245,6 +255,51 @@ async fn allowed_call_that_waits_for_a_slot_is_held_once_its_tool_is_in_doubt(
 }
 
 #[apply(both)]
+async fn waiting_call_held_by_a_doubt_despite_a_standing_decision_has_the_terms_of_its_rule(
+    fixture: StoreFixture,
+) {
+    let mut harness = harness(fixture).await;
+    harness.replace("approvers: { owner: true }", OFFER_OF_BOB);
+    let unlimited = harness.engine(8);
+    let slots = limit_refund(&mut harness);
+    let engine = harness.engine(8);
+    let first = asks(&engine, &refund(1, Duration::ZERO)).await.task_id;
+    let (request, _) = harness.only_open(first).await;
+    let standing_decision = remembered(GrantScope::Owner, hours(1));
+    decides(&engine, &person("bob"), request, standing_decision).await;
+    let paid = asks(&engine, &refund(1, LONG)).await;
+    assert_eq!(paid.outcome, Some(Outcome::Succeeded));
+    let slot = slots.acquire_owned().await.unwrap();
+    let waiting = asking_by(&engine, refund(2, LONG));
+    let task = until_second(&harness, first).await;
+    harness.tool.answers(500, "broken");
+    let failed = asks(&unlimited, &small(3, LONG)).await;
+    assert_eq!(failed.outcome, Some(Outcome::Failed));
+    drop(slot);
+    until_open(&harness, task, RequestKind::Approval).await;
+    let asked = harness.open_specs(task).await.remove(0);
+    let terms = &asked.terms;
+    assert!(!terms.approvers.owner, "{terms:?}");
+    assert_eq!(terms.approvers.users, ["bob"]);
+    assert_eq!(terms.expires_in, Some(hours(1)));
+    let yes = || whole(Action::Approve, None);
+    let refused = alice_is_refused(&engine, asked.request_id, yes()).await;
+    assert!(matches!(refused, Refusal::Forbidden(_)), "{refused:?}");
+    decides(&engine, &person("bob"), asked.request_id, yes()).await;
+    let call = waiting.await.unwrap().unwrap().call;
+    assert_eq!(call.outcome, Some(Outcome::Succeeded));
+    assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Succeeded]);
+    let judged = judgements(&harness, task).await;
+    let verdicts: Vec<_> = judged
+        .iter()
+        .map(|it| (it.verdict, it.rule.as_deref(), it.grant_id.is_some()))
+        .collect();
+    let rule = Some("large");
+    let held_once = [(Verdict::Allow, rule, true), (Verdict::Hold, rule, false)];
+    assert_eq!(verdicts, held_once);
+}
+
+#[apply(both)]
 async fn approved_call_goes_on_after_its_tool_got_into_doubt(fixture: StoreFixture) {
     let harness = harness(fixture).await;
     let engine = harness.engine(8);
@@ -313,4 +368,61 @@ async fn equal_ask_of_a_call_whose_journal_is_unreadable_is_held(fixture: StoreF
     approve(&harness, &engine, other).await;
     let equal = asks(&engine, &by_key("k", None, bash(Duration::ZERO))).await;
     assert_eq!((equal.state, equal.permit), (GateState::Pending, None));
+}
+
+#[apply(both)]
+async fn lost_call_whose_tool_is_once_by_now_holds_its_tool(fixture: StoreFixture) {
+    let mut harness = harness(fixture).await;
+    harness.replace("tools: [refund, lookup, Bash]", "tools: [tag]");
+    let tag = |text: &str, wait| proposal("tag", &format!(r#"{{"text":"{text}"}}"#), wait);
+    let process = Replica::start(&harness.parts(8));
+    harness.tool.close();
+    let (engine, lost) = (Arc::clone(&process.engine), tag("a", LONG));
+    let asking = process.spawn(async move { engine.gates().ask(&agent(), &lost, None).await });
+    harness.tool.reached(1).await;
+    process.crash();
+    assert!(asking.await.is_err());
+    harness.tool.open();
+    harness.replace("tag: { effect: idempotent", "tag: { effect: once");
+    let engine = harness.engine(8);
+    harness.fixture.forward(Duration::from_mins(10));
+    driven(&engine).await;
+    let task = until_proposed(&harness).await;
+    until_open(&harness, task, RequestKind::Reconcile).await;
+    let doubt = format!("({task}) was started, and its outcome is not known.");
+    for text in ["a", "b"] {
+        let held = asks(&engine, &tag(text, Duration::ZERO)).await;
+        assert_ne!(held.task_id, task);
+        assert_eq!(held.state, GateState::Pending);
+        assert!(held.reason.as_ref().unwrap().contains(&doubt), "{held:?}");
+    }
+    assert_eq!(harness.tool.count(), 1);
+    let request = harness.only_request(task, RequestKind::Reconcile).await;
+    let known = whole(Action::Respond, Some("it was tagged".into()));
+    alice_decides(&engine, request, known).await;
+    let after = asks(&engine, &tag("c", LONG)).await;
+    assert_eq!(after.outcome, Some(Outcome::Succeeded));
+    assert_eq!(harness.tool.count(), 2);
+}
+
+#[apply(both)]
+async fn call_without_a_report_whose_tool_is_once_by_now_holds_its_tool(fixture: StoreFixture) {
+    let mut harness = with_shell(fixture).await;
+    let (once, repeatable) = ("Bash: { external", "Bash: { effect: idempotent, external");
+    harness.replace(once, repeatable);
+    let named = |wait| by_key("k", None, bash(wait));
+    let permitted = asks(&harness.engine(8), &named(LONG)).await;
+    assert!(permitted.permit.is_some());
+    harness.replace(repeatable, once);
+    let engine = harness.engine(8);
+    // The permit lasts for ten minutes.
+    harness.fixture.forward(Duration::from_mins(11));
+    let doubtful = asks(&engine, &named(Duration::ZERO)).await;
+    assert_eq!(doubtful.task_id, permitted.task_id);
+    until_open(&harness, permitted.task_id, RequestKind::Reconcile).await;
+    for command in ["make", "ls"] {
+        let held = asks(&engine, &shell(command, Duration::ZERO)).await;
+        assert_eq!((held.state, held.permit), (GateState::Pending, None));
+        assert_ne!(held.task_id, permitted.task_id);
+    }
 }

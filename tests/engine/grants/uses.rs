@@ -14,7 +14,7 @@ use super::super::call_decisions::question;
 use super::super::engine_harness::{alice, claimed, decides, go, person, whole};
 use super::super::takeover::{Drop, drive_and_drop};
 use super::super::two_replicas::Pair;
-use super::{LARGE, TAG, answered, asks, grant, grants, harness, hours, ran, remembered};
+use super::{BY_BOB, LARGE, TAG, answered, asks, grant, grants, harness, hours, ran, remembered};
 use crate::store::store_fixture::{StoreFixture, both};
 
 #[apply(both)]
@@ -118,6 +118,8 @@ async fn call_that_is_let_through_runs_at_most_once_wherever_its_driver_is_dropp
 ) {
     let mut harness = harness(fixture, &[&[LARGE]]).await;
     harness.replace("uses: 3", "uses: 1000");
+    // Alice answers the questions about unknown outcomes.
+    harness.replace(BY_BOB, "approvers: { owner: true, users: [bob] }");
     let first = harness.stopped().await;
     answered(&harness, first, remembered(GrantScope::Owner, hours(4))).await;
     let (mut polls, mut started) = (0, 0);

@@ -93,6 +93,7 @@ impl RunState {
             spent_limit: spent,
             running,
             ended_with_questions: BTreeSet::new(),
+            is_driven_elsewhere: false,
             asker: None,
             session_agents: BTreeSet::from([CLERK.to_owned()]),
         }

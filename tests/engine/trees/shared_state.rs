@@ -10,13 +10,15 @@
 mod conversations;
 mod model_failures;
 
+use holdpoint::task::decision::Then;
 use holdpoint::task::failure::FailureCode;
 use holdpoint::task::id::TaskId;
 use holdpoint::task::item::{Fact, Outcome};
+use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::TaskStatus;
 use macro_rules_attribute::apply;
 
-use super::super::engine_harness::{EngineHarness, outcomes, tool_results};
+use super::super::engine_harness::{EngineHarness, alice_decides, outcomes, rejects, tool_results};
 use super::super::two_replicas::place;
 use super::harness::{
     LEAF, People, Shape, ended_as, hands_on, one_large, one_small, refund, said, speaks,
@@ -214,6 +216,57 @@ async fn rejection_in_one_child_holds_for_its_sibling(fixture: StoreFixture) {
             .await
             .contains("rejected this same call")
     );
+    assert!(harness.tool.ledger().is_empty());
+}
+
+#[apply(both)]
+async fn held_call_that_waits_for_room_is_refused_unasked_after_the_rejection_of_an_equal_call(
+    fixture: StoreFixture,
+) {
+    // The two leaves need 21 requests, and both end their turn with the same refund. So the leaf
+    // that comes second opens all its requests except the one about its refund.
+    fn questions_and_the_same(task: &str, turn: u32) -> Vec<(String, String)> {
+        let count = if task == "go.1" { 10 } else { 9 };
+        let question = |number: u32| {
+            let arguments = format!(r#"{{"question":"which {number}?"}}"#);
+            ("request_human_guidance".to_owned(), arguments)
+        };
+        if turn == 1 {
+            let questions = (0..count).map(question);
+            questions.chain([refund("go.7", 120)]).collect()
+        } else {
+            Vec::new()
+        }
+    }
+    let harness = EngineHarness::of_trees(fixture, Shape::flat(2), questions_and_the_same).await;
+    let parts = harness.parts(0);
+    let root = harness.grown(&parts).await;
+    let asked = harness.asked_exactly::<20>(root).await;
+    let approvals = asked
+        .iter()
+        .filter(|request| request.spec.kind == RequestKind::Approval);
+    let [approval] = approvals.collect::<Vec<_>>()[..] else {
+        panic!("{}", harness.description(root).await)
+    };
+    let api = EngineHarness::like(&parts, 0);
+    let no = rejects(Then::Continue);
+    alice_decides(&api, approval.spec.request_id, no).await;
+    harness.drive_tree(&parts, root).await;
+    let open = harness.asked_by_tree(root).await;
+    let kinds: Vec<_> = open.iter().map(|request| request.spec.kind).collect();
+    assert_eq!(
+        kinds,
+        [RequestKind::Guidance; 19],
+        "{}",
+        harness.description(root).await
+    );
+    harness.finish_tree(&parts, root, People::Guide).await;
+    let journals = harness.completed_journals(root).await;
+    for leaf in harness.of_agent(root, LEAF).await {
+        let ended = ended_as(&journals, leaf).into_iter();
+        let rejected = ended.filter(|outcome| *outcome == Outcome::Rejected);
+        assert_eq!(rejected.count(), 1);
+    }
     assert!(harness.tool.ledger().is_empty());
 }
 

@@ -1,10 +1,12 @@
 //! Tests the content of a mail, and its recipients.
 
 use macro_rules_attribute::apply;
+use serde_json::Value;
 
 use super::{ALICE, BOB, BOB_ONLY, BY_MAIL, Post};
 use crate::api::approval_cycle::on_both;
 use crate::support::has_word;
+use crate::support::links::SEALING_KEY;
 use crate::support::test_app::{OPS, On};
 
 #[apply(on_both)]
@@ -47,6 +49,32 @@ async fn mail_of_a_question_reaches_only_people_who_may_decide_it(on: On) {
         "{}",
         alice.subject
     );
+}
+
+#[apply(on_both)]
+async fn question_is_not_mailed_to_a_person_whose_link_takes_none_of_the_allowed_answers(on: On) {
+    // dora may decide by link only.
+    let approvers = "approvers: { owner: true, groups: [finance] }";
+    for (allow, told) in [
+        ("[edit, respond]", &["alice", "bob"][..]),
+        ("[edit, reject]", &["alice", "bob", "dora"]),
+    ] {
+        let with_links = |yaml: String| {
+            let yaml = yaml
+                .replace(approvers, &format!("{approvers}, allow: {allow}"))
+                .replace("notify:\n", "notify:\n  links: { may: decide }\n");
+            format!("{yaml}secrets: {{ keys: [ {{ id: k1, key: \"{SEALING_KEY}\" }} ] }}\n")
+        };
+        let post = Post::with(on, BY_MAIL, with_links).await;
+        post.app.held().await;
+        let are_done =
+            |found: &[Value]| !found.is_empty() && found.iter().all(|one| one["state"] != "due");
+        let found = post.until(are_done).await;
+        let people = found.iter().map(|one| one["person"].as_str().unwrap());
+        let mut people: Vec<_> = people.collect();
+        people.sort_unstable();
+        assert_eq!(people, told, "{allow}");
+    }
 }
 
 #[apply(on_both)]

@@ -74,17 +74,22 @@ pub(crate) async fn list_tasks(
     };
     query.finish()?;
     let page = page_of_tasks(&http, filter).await?;
-    let mut pending = open_requests(&http, &caller, &page).await?;
+    response_with(&http, &caller, page).await
+}
+
+/// Returns the response with the tasks of `page`, each with its open requests.
+async fn response_with(
+    http: &Http,
+    caller: &Caller,
+    page: Page<TaskRow>,
+) -> Result<Response, Problem> {
+    let mut pending = open_requests(http, caller, &page).await?;
     let (mut listing, mut last) = (Listing::new("tasks"), None);
     let mut next = page.next(|row| row.task_id.0);
     for row in page {
         let id = row.task_id;
-        let task = if id == row.root_task_id {
-            let open = pending.remove(&id).unwrap_or_default();
-            AgentTask::from_row(&row, &open, &caller, &http.settings)
-        } else {
-            listed_sub_task(&http, &caller, row).await?
-        };
+        let open = pending.remove(&id).unwrap_or_default();
+        let task = listed_task(http, caller, &row, &open).await?;
         if !listing.push(&task)? {
             next = last;
             break;
@@ -123,11 +128,21 @@ pub(crate) async fn page_of_tasks(
     }
 }
 
-/// Returns the list's entry for the task of a sub-agent, with the task's open requests. If one of
-/// these requests cannot be decoded, the entry has no requests.
-async fn listed_sub_task(http: &Http, caller: &Caller, row: TaskRow) -> Result<AgentTask, Problem> {
+/// Returns the list's entry for the task of `row`. `open` has the requests that [`open_requests`]
+/// has read for it, so none for the task of a sub-agent. If the row counts another number of
+/// requests, reads the task again. If one of the requests cannot be decoded, the entry has `row`
+/// and `open`.
+async fn listed_task(
+    http: &Http,
+    caller: &Caller,
+    row: &TaskRow,
+    open: &[RequestRow],
+) -> Result<AgentTask, Problem> {
+    if access::has_all_requests(row, open) {
+        return Ok(AgentTask::from_row(row, open, caller, &http.settings));
+    }
     match access::read_with_requests(http, caller, row.clone()).await {
-        Err(ReadError::Corrupt(_)) => Ok(AgentTask::from_row(&row, &[], caller, &http.settings)),
+        Err(ReadError::Corrupt(_)) => Ok(AgentTask::from_row(row, open, caller, &http.settings)),
         read => read?.ok_or_else(Problem::not_found),
     }
 }
@@ -177,4 +192,50 @@ async fn open_requests(
         }
     }
     Ok(pending)
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::to_bytes;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::http::openapi::sample;
+    use crate::http::tests::stored_task::{approve, store_in, store_paused_task};
+
+    #[tokio::test]
+    async fn task_decided_between_the_two_reads_of_a_list_is_listed_as_it_is_after_the_decision() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = store_in(&folder).await;
+        let http = Http {
+            store: store.clone(),
+            ..crate::http::tests::http(false, &[])
+        };
+        let (waiting, open) = store_paused_task(&store).await;
+        let (decided, asked) = store_paused_task(&store).await;
+        let filter = TaskFilter {
+            tenant: "acme".to_owned(),
+            limit: 50,
+            ..TaskFilter::default()
+        };
+        let page = store.tasks(&filter).await.unwrap();
+        let mut statuses = page.iter().map(|row| row.status);
+        assert!(statuses.all(|status| status == TaskStatus::Paused));
+        approve(&store, decided, &asked).await;
+        let response = response_with(&http, &sample::caller(), page).await;
+        let body = response.unwrap().into_body();
+        let bytes = to_bytes(body, usize::MAX).await.unwrap();
+        let list: Value = serde_json::from_slice(&bytes).unwrap();
+        let tasks = list["tasks"].as_array().unwrap().iter();
+        let shown = tasks.map(|task| {
+            let request = &task["pending"][0]["request_id"];
+            json!([task["task_id"], task["status"], request])
+        });
+        let expected = [
+            json!([decided.to_string(), "Running", null]),
+            json!([waiting.to_string(), "Paused", open.request_id.to_string()]),
+        ];
+        assert_eq!(shown.collect::<Vec<_>>(), expected);
+        store.close().await;
+    }
 }

@@ -15,7 +15,6 @@ use maud::{Markup, html};
 
 use super::list_address;
 use super::rows::request_link;
-use crate::http::Http;
 use crate::http::events::inbox::filter::InboxFilter;
 use crate::http::pages::follow;
 use crate::http::pages::layout::{HtmlPage, time_tag, visible};
@@ -27,10 +26,10 @@ use crate::http::server::caller::{CurrentCaller, must_read_or_decide};
 use crate::http::server::operation::Op;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::server::query::Query;
-use crate::http::wire::brief::RequestBrief;
 use crate::http::wire::params::{CursorQuery, DecidedQuery, InboxQuery};
+use crate::http::{Http, Settings};
 use crate::people::Caller;
-use crate::people::authorization::{inbox_person, may_decide};
+use crate::people::authorization::{inbox_person, may_decide, required_approvals};
 use crate::store::RequestRow;
 use crate::task::decision::Action;
 use crate::task::id::RequestId;
@@ -185,7 +184,7 @@ fn decided_row(site: &Site<'_>, http: &Http, row: &RequestRow) -> Markup {
                 bdi { (visible(&row.agent_path.join(" › "))) }
                 " · " bdi { (fill(texts.for_user, &[("user", &visible(&row.owner))])) }
                 " · " (status_word(row, texts))
-                @if let Some(missing) = missing_approvals_text(row, http, texts) { " · " (missing) }
+                @if let Some(missing) = missing_approvals_text(site, row, &http.settings) { " · " (missing) }
             }
             @let reason = answer.and_then(|(_, (_, answer))| answer.reason.as_deref());
             @if let Some(reason) = reason { p { (words.reason) (words.colon) bdi { (visible(reason)) } } }
@@ -230,12 +229,17 @@ fn status_word(row: &RequestRow, texts: &SiteTexts) -> &'static str {
 
 /// Returns a text that says how many more people have to approve an open request. `None` if the
 /// request is closed or needs a single approval.
-fn missing_approvals_text(row: &RequestRow, http: &Http, texts: &SiteTexts) -> Option<String> {
-    let brief = RequestBrief::from_row(row, &http.settings);
-    let required = usize::try_from(brief.approvers.required).unwrap_or(usize::MAX);
-    let missing = required.saturating_sub(brief.approvals);
+pub(super) fn missing_approvals_text(
+    site: &Site<'_>,
+    row: &RequestRow,
+    settings: &Settings,
+) -> Option<String> {
+    let (texts, state) = (site.texts(), row.state());
+    let required = required_approvals(site.caller, &row.spec);
+    let required = usize::try_from(required).unwrap_or(usize::MAX);
+    let missing = required.saturating_sub(state.approval_count(settings.roster.ids()));
     match missing {
-        _ if !row.state().is_open() || required < 2 => None,
+        _ if !state.is_open() || required < 2 => None,
         1 => Some(texts.waits_for_one.to_owned()),
         missing => Some(fill(texts.waits_for_more, &[("count", &missing)])),
     }

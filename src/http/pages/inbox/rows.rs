@@ -11,6 +11,7 @@ use crate::http::pages::site_texts::SiteTexts;
 use crate::http::pages::translations::fill;
 use crate::http::wire::brief::RequestBrief;
 use crate::http::wire::request::{WireEffect, page_url};
+use crate::people::authorization::required_approvals;
 use crate::store::RequestRow;
 use crate::task::time::Time;
 
@@ -36,11 +37,11 @@ pub(super) fn facts(site: &Site<'_>, row: &RequestRow, settings: &Settings, now:
         let text = fill(texts.calls, &[("count", &brief.calls)]);
         counts.push(html! { (text) });
     }
-    if brief.approvers.required > 1 {
-        let (have, required) = (brief.approvals, brief.approvers.required);
+    let required = required_approvals(site.caller, &row.spec);
+    if required > 1 {
         let text = fill(
             texts.have_approved,
-            &[("have", &have), ("required", &required)],
+            &[("have", &brief.approvals), ("required", &required)],
         );
         counts.push(html! { span.approved { (text) } });
     }

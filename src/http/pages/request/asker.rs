@@ -10,7 +10,9 @@ use crate::http::Http;
 use crate::http::pages::translations::fill;
 use crate::http::pages::unless_corrupt;
 use crate::http::server::problem::Problem;
+use crate::http::wire::request::RequestedCall;
 use crate::store::RequestRow;
+use crate::task::decision::Action;
 
 /// Reads the state of the client that proposed the request's call at a gate. `None` if the call was
 /// not proposed at a gate, or if the journal cannot be read.
@@ -20,8 +22,9 @@ pub(super) async fn load(http: &Http, row: &RequestRow) -> Result<Option<AskerSt
     Ok(unless_corrupt(read)?.flatten())
 }
 
-/// Renders the line about the client that proposed the call. For an approval request, the line also
-/// names the effect of an approval. Empty if the request is closed, or if `view.asker` is `None`.
+/// Renders the line about the client that proposed the call. If an approval by this reader lets the
+/// call run, the line also names the effect of the approval. Empty if the request is closed, or if
+/// `view.asker` is `None`.
 pub(super) fn line(view: &View<'_>, is_open: bool) -> Markup {
     let Some(asker) = view.asker.as_ref().filter(|_| is_open) else {
         return html! {};
@@ -34,13 +37,22 @@ pub(super) fn line(view: &View<'_>, is_open: bool) -> Markup {
         (false, false) => (texts.asker_absent, texts.approval_runs_call_later),
         (false, true) => (texts.asker_absent, texts.approval_permits_call_later),
     };
-    let decides_calls = view.request.kind.properties().decides_calls;
     html! {
         p.why.asker {
             (presence)
-            @if decides_calls { " " (fill(effect, &[("time", &time)])) }
+            @if approval_lets_run(view) { " " (fill(effect, &[("time", &time)])) }
         }
     }
+}
+
+/// Returns whether an approval by this reader lets the call run. False if this reader may not
+/// approve, or if more than one approval is missing.
+fn approval_lets_run(view: &View<'_>) -> bool {
+    let required = usize::try_from(view.required()).unwrap_or(usize::MAX);
+    let is_last = |call: &RequestedCall| required.saturating_sub(call.approvals.len()) < 2;
+    view.request.kind.properties().decides_calls
+        && view.allows(Action::Approve)
+        && view.own_calls().iter().all(|(_, call)| is_last(call))
 }
 
 #[cfg(test)]
@@ -99,6 +111,38 @@ mod tests {
                 let place = page.find(&line);
                 assert!(place.is_some(), "no {line}: {page}");
                 assert!(place < page.find("<button"), "above the buttons: {page}");
+            }
+        }
+    }
+
+    #[test]
+    fn gate_call_with_several_approvers_names_the_effect_of_the_last_approval_only() {
+        let mut row = sample::request();
+        row.spec.terms.approvers.required = 2;
+        let call = row.spec.pending_tool_calls[0].tool_call_id;
+        let approved_by = |by: Option<&str>| {
+            let answer = by.and_then(|by| sample::answer(by, Action::Approve, &[call], false));
+            RequestRow {
+                answers: answer.into_iter().collect(),
+                ..row.clone()
+            }
+        };
+        for (language, presence, effect) in [
+            (
+                Language::English,
+                "The agent waits now.",
+                " If you approve, the call runs at once.",
+            ),
+            (
+                Language::Chinese,
+                "智能体正在等待。",
+                " 批准后将立即执行此调用。",
+            ),
+        ] {
+            for (by, effect) in [(None, ""), (Some("dana"), effect), (Some("bob"), "")] {
+                let page = page(&approved_by(by), language, Some(asker(true, false)));
+                let line = format!("<p class=\"why asker\">{presence}{effect}</p>");
+                assert!(page.contains(&line), "{by:?}: no {line}: {page}");
             }
         }
     }

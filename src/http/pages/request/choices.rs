@@ -62,8 +62,18 @@ fn encoded_size(call: &RequestedCall) -> usize {
         .sum()
 }
 
-fn edit_effect_text(view: &View<'_>) -> &'static str {
-    if view.required() > 1 {
+/// Returns whether other people must approve the arguments that this reader writes for a call. If
+/// so, an edit by this reader is no approval.
+fn edit_needs_others(view: &View<'_>, call: &RequestedCall) -> bool {
+    let (caller, spec) = (view.caller, &view.row.spec);
+    let mut ids = spec.own_calls().map(|own| own.tool_call_id);
+    let id = ids.find(|id| id.to_string() == call.tool_call_id);
+    !caller.without_accounts
+        && id.is_some_and(|id| spec.needs_others_after_edit(id, caller.user_id.as_str()))
+}
+
+fn edit_effect_text(view: &View<'_>, call: &RequestedCall) -> &'static str {
+    if edit_needs_others(view, call) {
         view.words.edit_asks
     } else {
         view.words.edit_approves
@@ -105,7 +115,7 @@ fn call_fieldset(view: &View<'_>, call: &RequestedCall, can_edit: bool) -> Marku
                     }
                 }
             }
-            @if can_edit { div.more.more-edit { p { (edit_effect_text(view)) } (arguments_fields(view, FormName::Calls, call)) } }
+            @if can_edit { div.more.more-edit { p { (edit_effect_text(view, call)) } (arguments_fields(view, FormName::Calls, call)) } }
             @if view.allows(Action::Respond) {
                 div.more.more-respond {
                     (result_fields(view, FormName::Calls, &format!("call.{id}."), 3, "text"))
@@ -161,14 +171,14 @@ pub(crate) fn change_form(view: &View<'_>) -> Option<Markup> {
         return None;
     };
     let id = &call.tool_call_id;
-    let send = if view.required() > 1 {
+    let send = if edit_needs_others(view, call) {
         view.texts.change_send_asks
     } else {
         view.texts.change_send
     };
     (view.allows(Action::Edit) && encoded_size(call) <= MAX_EDITABLE_BYTES).then(|| {
         let body = html! {
-            p.hint { (edit_effect_text(view)) }
+            p.hint { (edit_effect_text(view, call)) }
             input type="hidden" name=(format!("call.{id}.action")) value="edit";
             (arguments_fields(view, FormName::Edit, call))
             (reason_field(view, FormName::Edit, &format!("call.{id}.reason")))
@@ -199,4 +209,76 @@ pub(crate) fn supply_form(view: &View<'_>) -> Option<Markup> {
         };
         folded_form(view, FormName::Supply, view.texts.supply, "", &body)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::request_page;
+    use super::*;
+    use crate::http::openapi::sample;
+    use crate::http::pages::language::Language;
+    use crate::people::Permissions;
+    use crate::people::authorization::Roster;
+    use crate::people::directory::{Account, Directory};
+    use crate::store::RequestRow;
+
+    /// Renders the page for Bob, in a service in which Carol may approve, too.
+    fn page(row: &RequestRow, language: Language) -> String {
+        let account = |user: &str| Account {
+            user: user.to_owned(),
+            tenant: "acme".to_owned(),
+            groups: vec!["finance".to_owned()],
+            act_as: false,
+            admin: false,
+            permissions: Permissions::ALL,
+            key_sha256: [0; 32],
+        };
+        let accounts = vec![account("bob"), account("carol")];
+        let (bob, mut settings) = (sample::approver(), sample::settings());
+        settings.roster = Roster::new(Some(Directory::new(accounts)));
+        let view = View::new(row, &bob, &settings, language, sample::now());
+        request_page(&view).into_string()
+    }
+
+    /// Makes Bob the editor of the request's first call. `bars_editor` says whether an earlier
+    /// request about the call has required several approvals.
+    fn edited(mut row: RequestRow, bars_editor: bool) -> RequestRow {
+        let call = &mut row.spec.pending_tool_calls[0];
+        (call.editor, call.bars_editor) = (Some("bob".to_owned()), bars_editor);
+        row
+    }
+
+    #[test]
+    fn edit_by_an_editor_who_may_not_approve_is_offered_as_a_new_request() {
+        for (language, approves, asks) in [
+            (
+                Language::English,
+                [
+                    "Approve with these changes",
+                    "This approves the arguments as you leave them here.",
+                ],
+                [
+                    "Ask again with these changes",
+                    "A new request asks about the changed call",
+                ],
+            ),
+            (
+                Language::Chinese,
+                ["按修改后的内容批准", "提交即批准您在此填写的参数。"],
+                ["按修改后的内容重新征求批准", "修改后的调用会重新征求批准"],
+            ),
+        ] {
+            let texts = [approves, asks].concat();
+            for (bars_editor, expected) in [(false, approves), (true, asks)] {
+                let page = page(&edited(sample::request(), bars_editor), language);
+                let mut shown = texts.clone();
+                shown.retain(|text| page.contains(text));
+                assert_eq!(shown, expected, "{bars_editor}: {page}");
+            }
+            let several = page(&edited(sample::several(2), true), language);
+            for text in [approves[1], asks[1]] {
+                assert_eq!(several.matches(text).count(), 1, "{text}: {several}");
+            }
+        }
+    }
 }

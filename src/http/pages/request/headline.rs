@@ -61,7 +61,7 @@ fn decided_headline(
     };
     let names: Vec<String> = deciders(row, action).into_iter().map(visible).collect();
     let head = fill(
-        decision_text(row, action, history, words),
+        decision_text(row, action, words),
         &[("by", &names.join(words.between))],
     );
     let then = row.answers.last().and_then(|(_, answer)| answer.then);
@@ -118,12 +118,7 @@ fn deciders(row: &RequestRow, action: Action) -> Vec<&str> {
     names
 }
 
-fn decision_text(
-    row: &RequestRow,
-    action: Action,
-    history: Option<&RequestHistory>,
-    words: &Translations,
-) -> &'static str {
+fn decision_text(row: &RequestRow, action: Action, words: &Translations) -> &'static str {
     let part = kind_part(row.spec.kind, words);
     let confirms = row.spec.kind.is_yes_or_no();
     match action {
@@ -132,7 +127,7 @@ fn decision_text(
         Action::Respond => part.responded,
         Action::Reject => part.rejected,
         Action::Approve => words.head_approved,
-        Action::Edit if is_approval(row, history) => words.head_edited,
+        Action::Edit if is_approval(row) => words.head_edited,
         Action::Edit => words.head_changed,
         Action::Retry => words.head_again,
         Action::Mixed => words.head_decided,
@@ -145,19 +140,12 @@ fn is_confirmed(row: &RequestRow) -> bool {
     response.is_some_and(|response| response["confirmed"] == true)
 }
 
-/// Returns whether every edit is also an approval of the edited call. An edit is no approval if
-/// several people have to approve, or if a new request asks about the edited call.
-fn is_approval(row: &RequestRow, history: Option<&RequestHistory>) -> bool {
-    let edits = row
-        .answers
-        .iter()
-        .flat_map(|(_, answer)| answer.decisions.iter());
-    let is_asked_again =
-        |call| history.is_some_and(|history| history.call_status(call) == CallStatus::AskedAgain);
-    row.spec.required() < 2
-        && edits
-            .filter(|(_, answer)| answer.action == Action::Edit)
-            .all(|(call, _)| !is_asked_again(*call))
+/// Returns whether every edit is also an approval of the edited call. The stored answer decides
+/// this: the later history of the call does not show who has approved the edited arguments.
+fn is_approval(row: &RequestRow) -> bool {
+    let answers = row.answers.iter();
+    let mut calls = answers.flat_map(|(_, answer)| answer.decisions.values());
+    calls.all(|answer| answer.action != Action::Edit || answer.leave)
 }
 
 fn cancellation_text(row: &RequestRow, then: Then, words: &Translations) -> Option<&'static str> {

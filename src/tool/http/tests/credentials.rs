@@ -151,11 +151,7 @@ async fn not_sent(tool: &Arc<dyn Tool>, call: &Invocation, why: &str) {
         permit: AttemptPermit::permitted_while(|| panic!("it was about to be sent")),
         ..call.clone()
     };
-    let ToolAnswer::Failed {
-        content,
-        http_status: None,
-    } = tool.call(&call).await
-    else {
+    let ToolAnswer::NotSent { content } = tool.call(&call).await else {
         panic!("it was sent")
     };
     assert_eq!(
@@ -246,9 +242,9 @@ async fn tool_response_is_searched_for_every_credential_in_hand() {
         };
         let shown = match tool.call(&call).await {
             ToolAnswer::Succeeded { content, .. } | ToolAnswer::Failed { content, .. } => content,
-            ToolAnswer::Suspect { content: problem } | ToolAnswer::Unknown { problem } => {
-                panic!("{problem}")
-            }
+            ToolAnswer::NotSent { content: problem }
+            | ToolAnswer::Suspect { content: problem }
+            | ToolAnswer::Unknown { problem } => panic!("{problem}"),
             ToolAnswer::Elicitation(asked) => panic!("{asked:?}"),
         };
         assert_eq!(shown.matches("[secret jira.token]").count(), 4, "{shown}");

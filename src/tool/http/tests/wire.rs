@@ -120,6 +120,7 @@ async fn became(steps: Vec<Step>, effect: Effect, text: &str, timeout: Duration)
             http_status,
         } => Succeeded(http_status.unwrap(), content),
         ToolAnswer::Failed { http_status, .. } => Failed(http_status),
+        ToolAnswer::NotSent { .. } => Failed(None),
         ToolAnswer::Suspect { content } => panic!("{content}"),
         ToolAnswer::Elicitation(asked) => panic!("{asked:?}"),
         ToolAnswer::Unknown { .. } => Unknown,

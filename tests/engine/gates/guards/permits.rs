@@ -1,13 +1,17 @@
-//! Tests permits: their end, the permit of the next attempt, and rules that deny a permit.
+//! Tests permits: their end, the permit of the next attempt, rules that deny a permit, and tools
+//! that begin or cease to need a permit.
 
 use std::time::Duration;
 
 use holdpoint::engine::gate::{GateDecision, GateState, Identity, Proposal, ReportedOutcome};
 use holdpoint::task::item::Outcome;
+use holdpoint::task::request::RequestKind;
 use macro_rules_attribute::apply;
 
 use super::super::failures::{by_key, in_doubt, reported};
-use super::super::{LONG, approved, asks, bash, harness};
+use super::super::{
+    LONG, approve, approved, asking_by, asks, bash, harness, refund, until_at_rest, until_open,
+};
 use crate::store::store_fixture::{StoreFixture, both};
 
 #[apply(both)]
@@ -93,6 +97,60 @@ async fn approved_call_that_its_caller_runs_gets_no_permit_under_a_rule_that_den
         (call.decision, call.outcome, call.permit),
         (GateDecision::Deny, Some(Outcome::Denied), None)
     );
+}
+
+#[apply(both)]
+async fn approved_call_whose_tool_this_service_runs_by_now_is_run_here_after_another_approval(
+    fixture: StoreFixture,
+) {
+    let mut harness = harness(fixture).await;
+    let engine = harness.engine(8);
+    let task = approved(&harness, &engine, &bash(Duration::ZERO)).await;
+    until_at_rest(&harness, task).await;
+    harness.replace(
+        "Bash: { external: {}",
+        r#"Bash: { http: { method: POST, url: "{tool}/bash" }"#,
+    );
+    let changed = harness.engine(8);
+    let asking = asking_by(&changed, bash(LONG));
+    until_open(&harness, task, RequestKind::Approval).await;
+    let asked = harness.open_specs(task).await.remove(0);
+    let target = &asked.pending_tool_calls[0].target;
+    assert!(target.starts_with("POST "), "{target}");
+    assert_eq!(harness.executions(task, "/bash"), 0);
+    approve(&harness, &changed, task).await;
+    let call = asking.await.unwrap().unwrap().call;
+    assert_eq!(
+        (call.task_id, call.outcome, call.permit),
+        (task, Some(Outcome::Succeeded), None)
+    );
+    assert!(call.result.is_some());
+    assert_eq!(harness.executions(task, "/bash"), 1);
+}
+
+#[apply(both)]
+async fn approved_call_whose_tool_its_caller_runs_by_now_is_permitted_after_another_approval(
+    fixture: StoreFixture,
+) {
+    let mut harness = harness(fixture).await;
+    let engine = harness.engine(8);
+    let task = approved(&harness, &engine, &refund(1, Duration::ZERO)).await;
+    until_at_rest(&harness, task).await;
+    harness.replace(
+        r#"http: { method: POST, url: "{tool}/refund", headers: { X-Secret: "${TOOL_SECRET}" }, timeout: 5s }"#,
+        "external: {}",
+    );
+    let changed = harness.engine(8);
+    let asking = asking_by(&changed, refund(1, LONG));
+    until_open(&harness, task, RequestKind::Approval).await;
+    approve(&harness, &changed, task).await;
+    let call = asking.await.unwrap().unwrap().call;
+    assert_eq!(
+        (call.task_id, call.decision, call.outcome),
+        (task, GateDecision::Allow, None)
+    );
+    assert_eq!(call.permit.map(|permit| permit.attempt), Some(1));
+    assert_eq!(harness.executions(task, "/refund"), 0);
 }
 
 #[apply(both)]

@@ -16,18 +16,12 @@ use tokio::sync::watch;
 
 use super::*;
 use crate::http::openapi::sample;
+use crate::http::tests::stored_task::{store_in, store_paused_task};
 use crate::people::Permissions;
 use crate::people::authenticator::{AuthError, Authenticator};
-use crate::secret::Secret;
-use crate::store::{Settings, Store};
-use crate::task::change::{
-    Change, ClientColumns, Counters, Guard, LeaseChange, NewTask, TaskChange,
-};
-use crate::task::id::{CallId, ChangeId, TaskId};
-use crate::task::item::Fact;
-use crate::task::status::TaskStatus;
+use crate::store::Store;
 use crate::task::time::Time;
-use crate::world::{Clock, Ids as _, RandomIds, SystemClock};
+use crate::world::{Clock, SystemClock};
 
 /// A clock that only a test advances.
 struct ManualClock(watch::Sender<Duration>);
@@ -121,14 +115,6 @@ fn losses() -> [(&'static str, Option<Caller>, bool); 7] {
     ]
 }
 
-async fn store_in(folder: &tempfile::TempDir) -> Store {
-    let settings = Settings {
-        url: Secret::new(format!("sqlite://{}/inbox.db", folder.path().display())),
-        ..Settings::default()
-    };
-    Store::open(&settings, Arc::new(SystemClock)).await.unwrap()
-}
-
 /// Opens a stream for the sample's approver.
 async fn open_stream(http: &Arc<Http>) -> BodyDataStream {
     let watcher = Watcher {
@@ -143,52 +129,8 @@ async fn open_stream(http: &Arc<Http>) -> BodyDataStream {
 
 /// Stores a task that waits for the sample's approver. Returns the id of its request.
 async fn store_request(store: &Store) -> String {
-    let task = TaskId(RandomIds.fresh());
-    let mut spec = sample::request().spec;
-    spec.request_id = RequestId(RandomIds.fresh());
-    for call in &mut spec.pending_tool_calls {
-        call.tool_call_id = CallId(RandomIds.fresh());
-    }
-    let request = spec.request_id.to_string();
-    let status = |status| Fact::TaskStatus {
-        status,
-        error: None,
-        output: None,
-    };
-    let new = NewTask {
-        tenant: "acme".to_owned(),
-        user_id: "alice".to_owned(),
-        session_id: "desk-7".to_owned(),
-        agent: "billing".to_owned(),
-        agent_version: "sha256:0".to_owned(),
-        parent: None,
-        agent_path: vec!["billing".to_owned()],
-        client: ClientColumns::with_metadata("{}".to_owned()),
-    };
-    let paused = TaskChange {
-        facts: vec![
-            status(TaskStatus::Running),
-            Fact::InterventionRequested(spec),
-            status(TaskStatus::Paused),
-        ],
-        counters: Counters {
-            open_requests: 1,
-            ..Counters::default()
-        },
-        lease: LeaseChange::PARK,
-        ..TaskChange::empty(task, Guard::New(Box::new(new)), 0)
-    };
-    let change = Change {
-        id: ChangeId(RandomIds.fresh()),
-        root: task,
-        tenant: "acme".to_owned(),
-        root_agent: "billing".to_owned(),
-        tasks: vec![paused],
-        resumed: Vec::new(),
-        idempotency: None,
-    };
-    store.commit(change).await.unwrap();
-    request
+    let (_, request) = store_paused_task(store).await;
+    request.request_id.to_string()
 }
 
 /// Returns the ids of the requests in the events of `text`, in their order.

@@ -153,19 +153,42 @@ fn late_result_is_shown_as_late() {
 fn edit_is_an_approval_only_where_the_call_runs_with_it() {
     let row = decided(sample::request(), Action::Edit);
     let call = own(&row, 0);
+    let ran = || vec![started(call), ended(call, Outcome::Succeeded)];
+    let approving = |mut row: RequestRow| {
+        for answer in row.answers[0].1.decisions.values_mut() {
+            answer.leave = true;
+        }
+        row
+    };
     assert_eq!(
-        say(&row, vec![started(call)]),
+        say(&approving(row.clone()), vec![started(call)]),
         "Changed and approved by bob. It is running."
     );
+    let again = || vec![asked_again(&row, RequestKind::Approval)];
     assert_eq!(
-        say(&row, vec![asked_again(&row, RequestKind::Approval)]),
+        say(&row, again()),
         "Changed by bob. A new request asks about it."
     );
-    let mut two = row;
-    two.spec.terms.approvers.required = 2;
+    let approved_later = vec![answered_again(&row, Action::Approve, true)];
     assert_eq!(
-        say(&two, vec![started(call), ended(call, Outcome::Succeeded)]),
+        say(&row, [again(), approved_later, ran()].concat()),
         "Changed by bob, and it ran."
+    );
+    let rejected_later = vec![
+        answered_again(&row, Action::Reject, false),
+        ended(call, Outcome::Rejected),
+    ];
+    assert_eq!(
+        say(&row, [again(), rejected_later].concat()),
+        "Changed by bob, but it was rejected later."
+    );
+    let mut two = row.clone();
+    two.spec.terms.approvers.required = 2;
+    assert_eq!(say(&two, ran()), "Changed by bob, and it ran.");
+    assert_eq!(
+        say(&approving(two), ran()),
+        "Changed and approved by bob, and it ran.",
+        "without accounts, one approval is enough"
     );
 }
 
