@@ -154,11 +154,12 @@ pub fn can_decide(caller: &Caller, tenant: &str, owner: &str, state: &RequestSta
         && state.open_calls(&caller.user_id).next().is_some()
 }
 
-/// Whether the request accepts at least one action from callers who come as `caller` does. If false
-/// for a link, the person of the link can give no answer that the rule allows.
+/// Whether the request accepts at least one action from callers who come as `caller` does. If false,
+/// the caller comes by a link and can give no answer that the rule allows. With a key, a request
+/// without any action stays visible to its approvers, so that they can see why it waits.
 #[must_use]
 pub fn may_take_any_action(caller: &Caller, request: &RequestSpec) -> bool {
-    !actions_by_door(caller, request).is_empty()
+    caller.door != Some(Door::Link) || !actions_by_door(caller, request).is_empty()
 }
 
 /// Returns the actions that the request accepts from callers who come as `caller` does. By a link,

@@ -263,11 +263,14 @@ impl Progress {
 /// Returns a call's phase after a request about it was closed without a decision.
 fn phase_after_close(kind: RequestKind, reason: CloseReason, state: &CallState) -> Phase {
     match reason {
-        // The closed request asked for the outcome of the call, which stays unknown. If the tool
-        // changed, a new request asks for the outcome at once. If the task failed, a new request
-        // asks when the task continues. If the task was canceled, no new request asks, because the
-        // cancellation itself writes a result of the call.
+        // The outcome of the call stays unknown: the closed request asked for it, or another request
+        // came after the start. If the tool changed, a new request asks for the outcome at once. If
+        // the task failed, a new request asks when the task continues. If the task was canceled or
+        // got a message, no new request asks, because the call gets a result at once.
         CloseReason::ToolChanged | CloseReason::Canceled if kind.properties().outcome_unknown => {
+            state.phase_after_reconcile_closed()
+        }
+        CloseReason::Canceled | CloseReason::Superseded if state.start.is_some() => {
             state.phase_after_reconcile_closed()
         }
         CloseReason::ToolChanged => Phase::New,

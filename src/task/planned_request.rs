@@ -1,14 +1,15 @@
-//! Derives from a task's progress which requests the task opens, which calls and sub-agents start,
-//! and which events the task waits for.
+//! Derives from a task's progress which calls end, which requests the task opens, which calls and
+//! sub-agents start, and which events the task waits for.
 
 use std::collections::BTreeSet;
 
 use super::call_state::{CallState, Phase};
 use super::decision::Action;
 use super::id::CallId;
+use super::item::Outcome;
 use super::progress::{Progress, RequestProgress};
 use super::request::RequestKind;
-use super::step::AwaitedEvent;
+use super::step::{AwaitedEvent, StepContext};
 use super::tool_spec::ToolKind;
 use super::verdict::{Approvers, Terms};
 
@@ -99,6 +100,24 @@ impl Progress {
             .saturating_sub(self.open.len())
             .saturating_sub(self.open_elsewhere)
     }
+}
+
+/// Returns the results of the calls that will not run again. A call whose last attempt has ended
+/// with questions of the tool's server is asked about next.
+pub(super) fn settlements(
+    progress: &Progress,
+    context: &StepContext,
+) -> Vec<(CallId, Outcome, String)> {
+    let asks = |state: &CallState| {
+        context
+            .ended_with_questions
+            .contains(&state.call.tool_call_id)
+    };
+    progress
+        .unfinished()
+        .filter(|state| !progress.has_provisional_result(state) && !asks(state))
+        .filter_map(|state| state.settlement(context.is_driven_elsewhere))
+        .collect()
 }
 
 /// Returns the requests to open now. All held calls with equal terms share one request. A call of a

@@ -36,6 +36,11 @@ impl RejectedCalls {
     }
 
     #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    #[must_use]
     pub fn of_call(&self, call: CallId) -> Option<&RejectedCall> {
         self.0.iter().find(|rejected| rejected.call == call)
     }

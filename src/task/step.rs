@@ -11,7 +11,7 @@ use super::id::{CallId, RequestId, TaskId};
 use super::item::Outcome;
 use super::planned_request::{
     PlannedRequest, awaited_events, calls_to_elicit, external_result_requests, next_parallel_calls,
-    planned_requests, sub_agents_to_start, unfinished_ids,
+    planned_requests, settlements, sub_agents_to_start, unfinished_ids,
 };
 use super::progress::{LastMessage, Progress};
 use super::status::TaskStatus;
@@ -112,11 +112,7 @@ pub fn next_step(progress: &Progress, context: &StepContext) -> Step {
     if !new.is_empty() {
         return Step::Judge(new);
     }
-    let settlements: Vec<_> = progress
-        .unfinished()
-        .filter(|state| !progress.has_provisional_result(state))
-        .filter_map(|state| state.settlement(context.is_driven_elsewhere))
-        .collect();
+    let settlements = settlements(progress, context);
     if !settlements.is_empty() {
         return Step::Settle(settlements);
     }

@@ -3,6 +3,7 @@
 
 mod allowed_calls;
 mod secrets;
+mod unknown_outcomes;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -95,7 +96,15 @@ fn lost() -> ToolAnswer {
 }
 
 async fn harness(calls: Calls, answers: Vec<ToolAnswer>) -> (EngineHarness, Arc<Server>) {
-    let mut harness = EngineHarness::new(StoreFixture::sqlite().await, calls).await;
+    harness_on(StoreFixture::sqlite().await, calls, answers).await
+}
+
+async fn harness_on(
+    fixture: StoreFixture,
+    calls: Calls,
+    answers: Vec<ToolAnswer>,
+) -> (EngineHarness, Arc<Server>) {
+    let mut harness = EngineHarness::new(fixture, calls).await;
     harness.configure(|yaml| yaml.to_owned() + SEALING);
     let server = Arc::new(Server::default());
     *server.answers.lock().unwrap() = answers.into();

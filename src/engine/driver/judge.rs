@@ -6,7 +6,7 @@
 use super::grants::JudgedAt;
 use super::verdict::{denied_again, other_tool, parse_arguments};
 use super::{Driver, Stop};
-use crate::task::call_state::{CallState, OUTCOME_UNKNOWN_TEXT, Phase};
+use crate::task::call_state::{CallState, OUTCOME_UNKNOWN_TEXT};
 use crate::task::id::CallId;
 use crate::task::item::{Fact, FinishReason};
 use crate::task::progress::LastMessage;
@@ -30,7 +30,7 @@ impl Driver<'_> {
             let judgement = self.keep_gate_hold(&state, judgement);
             let entry = self.offered(&state.call.name);
             let spec = entry.as_deref().map(|entry| &entry.spec);
-            let effect = spec.map_or(Effect::Once, |spec| spec.effect);
+            let effect = self.effect_now(&state);
             let performer = spec.map_or(ToolKind::default(), |spec| spec.kind);
             self.session.push(Fact::Judged {
                 tool_call_id: state.call.tool_call_id,
@@ -60,11 +60,16 @@ impl Driver<'_> {
 
     /// Denies those of `calls` that equal a call that a person has rejected. Returns whether there
     /// are such calls. A held call may wait long for its request, because the tree has the maximum
-    /// number of open requests. Meanwhile, a person may reject an equal call of the tree.
+    /// number of open requests. Meanwhile, a person may reject an equal call of the tree. Exempts
+    /// calls that a person has edited: that person asks for these arguments, not the model.
     pub(super) fn deny_rejected(&mut self, calls: &[CallId]) -> bool {
+        if self.session.own.progress.shared.rejections.is_empty() {
+            return false;
+        }
         let mut denies = false;
         for state in self.states_of(calls) {
-            if let Some(rejection) = self.earlier_rejection(&state) {
+            let rejection = self.earlier_rejection(&state);
+            if let Some(rejection) = rejection.filter(|_| state.edited.is_none()) {
                 let id = state.call.tool_call_id;
                 self.session.push_judgement(id, rejection);
                 denies = true;
@@ -184,7 +189,7 @@ impl Driver<'_> {
         };
         let id = state.call.tool_call_id;
         let reads = (state.effect, entry.spec.effect) == (Effect::ReadOnly, Effect::ReadOnly);
-        if !matches!(state.phase, Phase::Started(_)) || reads {
+        if state.attempts == 0 || reads {
             return entry.spec.effect;
         }
         let started = self.session.own.items.iter().rev().find_map(|item| {

@@ -2,12 +2,16 @@
 //! other fields, receivers or wording for the credential, or a call that needs no credential.
 
 use holdpoint::engine::Refusal;
-use holdpoint::task::item::{CloseReason, Fact};
+use holdpoint::task::id::TaskId;
+use holdpoint::task::item::{CloseReason, Fact, Outcome};
+use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::{RequestStatus, TaskStatus};
 use macro_rules_attribute::apply;
 use serde_json::json;
 
-use super::super::engine_harness::{alice_is_refused, fills, turn};
+use super::super::engine_harness::{
+    EngineHarness, alice_decides, alice_is_refused, claimed, fills, outcomes, turn,
+};
 use super::{ASKS_FOR_JIRA, TOKEN, clerk, commented, fill, jira, only_open_request};
 use crate::store::store_fixture::{StoreFixture, both};
 
@@ -96,4 +100,61 @@ async fn call_that_no_longer_needs_a_credential_withdraws_the_request_and_runs(
     harness.run().await;
     assert_eq!(harness.status(task).await, TaskStatus::Completed);
     assert_eq!(harness.executions(task, "/find"), 1);
+}
+
+/// Loses the result of an idempotent call, whose credential then expires. Returns the harness and
+/// the task, whose second attempt at the call waits for the credential.
+async fn lost_call_without_its_credential(fixture: StoreFixture) -> (EngineHarness, TaskId) {
+    let mut harness = clerk(fixture, &[&[("comment", "{}")]]).await;
+    harness.replace("comment: { http:", "comment: { effect: idempotent, http:");
+    harness.replace("expires_in: 8h", "expires_in: 1m");
+    let task = harness.stopped().await;
+    let request = only_open_request(&harness, task).await.request_id;
+    harness.tool.close();
+    alice_decides(&harness.engine(0), request, fills(&jira(TOKEN))).await;
+    let drivers = claimed(&harness.engine(1)).await;
+    harness.tool.reached(1).await;
+    for driver in drivers {
+        driver.abort();
+        assert!(driver.await.unwrap_err().is_cancelled());
+    }
+    harness.tool.open();
+    harness.later();
+    harness.run().await;
+    assert_eq!(harness.executions(task, "/comment"), 1);
+    (harness, task)
+}
+
+/// Asserts that a person is asked about the outcome of the call, and that the call is not repeated.
+async fn is_asked_about(harness: &EngineHarness, task: TaskId) {
+    harness.only_request(task, RequestKind::Reconcile).await;
+    harness.finish(task).await;
+    assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Responded]);
+    assert_eq!(harness.executions(task, "/comment"), 1);
+    assert_eq!(harness.executions(task, "/remark"), 0);
+}
+
+#[apply(both)]
+async fn lost_call_whose_target_changes_after_its_credential_was_given_again_is_not_repeated(
+    fixture: StoreFixture,
+) {
+    let (mut harness, task) = lost_call_without_its_credential(fixture).await;
+    let request = only_open_request(&harness, task).await.request_id;
+    alice_decides(&harness.engine(0), request, fills(&jira(TOKEN))).await;
+    harness.replace("{tool}/comment", "{tool}/remark");
+    harness.run().await;
+    is_asked_about(&harness, task).await;
+}
+
+#[apply(both)]
+async fn lost_call_whose_target_changes_while_it_waits_for_its_credential_is_not_repeated(
+    fixture: StoreFixture,
+) {
+    let (mut harness, task) = lost_call_without_its_credential(fixture).await;
+    let request = only_open_request(&harness, task).await.request_id;
+    harness.replace("{tool}/comment", "{tool}/remark");
+    let refused = alice_is_refused(&harness.engine(0), request, fills(&jira(TOKEN))).await;
+    assert_eq!(refused, Refusal::Withdrawn(request));
+    harness.run().await;
+    is_asked_about(&harness, task).await;
 }

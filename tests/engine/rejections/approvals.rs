@@ -27,6 +27,29 @@ async fn later_approval_of_such_a_call_lifts_its_rejection(fixture: StoreFixture
 }
 
 #[apply(both)]
+async fn edit_into_rejected_arguments_asks_the_others_who_must_approve(fixture: StoreFixture) {
+    let mut harness = harness(fixture, &[&[LARGE], &[OTHER]]).await;
+    harness.replace(
+        "{ owner: true }",
+        "{ owner: true, users: [bob, carol], required: 2 }",
+    );
+    let task = harness.stopped().await;
+    no(&harness, task).await;
+    let api = harness.engine(0);
+    let (request, calls) = question(&harness, task).await;
+    let written = each([(calls[0], edit(r#"{"amount":120,"order":1}"#))]);
+    alice_decides(&api, request, written).await;
+    let (again, calls) = question(&harness, task).await;
+    assert_ne!(again, request);
+    for approver in ["bob", "carol"] {
+        let yes = each([(calls[0], approve())]);
+        decides(&api, &person(approver), again, yes).await;
+    }
+    harness.run().await;
+    assert_eq!(harness.executions(task, "/refund"), 1);
+}
+
+#[apply(both)]
 async fn last_decision_of_two_equal_calls_in_one_request_stands(fixture: StoreFixture) {
     let harness = harness(fixture, &[&[LARGE, LARGE], &[LARGE]]).await;
     for first_no in [true, false] {

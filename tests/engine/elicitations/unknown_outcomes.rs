@@ -1,0 +1,88 @@
+//! Tests questions of a tool's server in calls whose outcome is unknown: an earlier attempt at the
+//! call got no answer, or the task failed while the question was open.
+
+use holdpoint::engine::Refusal;
+use holdpoint::task::decision::Action;
+use holdpoint::task::failure::FailureCode;
+use holdpoint::task::item::Outcome;
+use holdpoint::task::progress::Progress;
+use holdpoint::task::request::RequestKind;
+use holdpoint::task::status::TaskStatus;
+use macro_rules_attribute::apply;
+use serde_json::json;
+
+use super::super::engine_harness::{Calls, alice, alice_is_refused, fills, outcomes, whole};
+use super::{SMALL, answer, asks, attempts, harness_on, lost, resume, the_request};
+use crate::store::store_fixture::{StoreFixture, both};
+
+const TAG_AND_SMALL: Calls = &[
+    ("tag", r#"{"text":"paid"}"#),
+    ("refund", r#"{"order":1,"amount":5}"#),
+];
+
+#[apply(both)]
+async fn question_of_the_third_attempt_after_two_lost_ones_is_asked_and_its_answer_sent(
+    fixture: StoreFixture,
+) {
+    let answers = vec![lost(), lost(), asks(&["folder"])];
+    let (mut harness, server) = harness_on(fixture, SMALL, answers).await;
+    harness.replace("  refund:\n", "  refund:\n    effect: idempotent\n");
+    let task = harness.held().await;
+    let asked = the_request(&harness, task).await;
+    assert_eq!(asked.kind, RequestKind::Elicitation);
+    assert_eq!(attempts(&harness, task).await, [1, 2, 3]);
+    answer(&harness, task, fills(&json!({"folder": "a"}))).await;
+    let accepted = json!({"folder": {"action": "accept", "content": {"folder": "a"}}});
+    let resumed = Some(resume(&accepted));
+    assert_eq!(server.resumed(), [None, None, None, resumed]);
+    assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Succeeded]);
+    assert_eq!(harness.status(task).await, TaskStatus::Completed);
+}
+
+#[apply(both)]
+async fn call_whose_question_was_open_when_its_task_failed_is_asked_about_after_a_retry(
+    fixture: StoreFixture,
+) {
+    let asking = vec![asks(&["folder"])];
+    let (mut harness, server) = harness_on(fixture, TAG_AND_SMALL, asking).await;
+    harness.replace(
+        r#"http: { method: POST, url: "{tool}/tag" }"#,
+        "external: {}",
+    );
+    let with_agent = harness.yaml();
+    let task = harness.held().await;
+    let open = harness.open(task).await;
+    let [
+        (external, RequestKind::ExternalResult),
+        (_, RequestKind::Elicitation),
+    ] = open[..]
+    else {
+        panic!("{open:?}")
+    };
+    harness.configure(|yaml| yaml.replacen("  billing:", "  clerk:", 1));
+    let tagged = whole(Action::Respond, Some("it was tagged".into()));
+    let refused = alice_is_refused(&harness.engine(0), external, tagged).await;
+    assert_eq!(refused, Refusal::Withdrawn(external));
+    let journal = harness.journal(task).await;
+    assert!(outcomes(&journal).is_empty());
+    let progress = Progress::from_items(&journal.items);
+    assert!(progress.shared.quarantine.reason("refund").is_some());
+    let code = journal.row.error.map(|error| error.code);
+    assert_eq!(
+        (journal.row.status, code),
+        (TaskStatus::Failed, Some(FailureCode::Configuration))
+    );
+    harness.configure(|_| with_agent.clone());
+    harness.later();
+    let retried = harness.engine(0).retry(&alice(), task, None).await;
+    retried.unwrap();
+    harness.until_stopped(task).await;
+    let asked = the_request(&harness, task).await;
+    assert_eq!(asked.kind, RequestKind::Reconcile);
+    assert_eq!(asked.own_calls().next().unwrap().name, "refund");
+    let paid = whole(Action::Respond, Some("it was paid".into()));
+    answer(&harness, task, paid).await;
+    harness.until_stopped(task).await;
+    assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Responded]);
+    assert_eq!(server.resumed().len(), 1);
+}
