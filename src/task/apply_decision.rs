@@ -255,9 +255,21 @@ impl Progress {
             if !state.is_pending_in(id) {
                 continue;
             }
+            if reason == CloseReason::ToolChanged && state.elicitation.is_some() {
+                forget_questions(state);
+            }
             state.phase = phase_after_close(open.spec.kind, reason, state);
         }
     }
+}
+
+/// Removes the questions, the state and the answers of the tool's server from a call whose tool has
+/// changed, because they must not reach another target. The attempts that ended with questions then
+/// count as unanswered, because they may have taken effect at the earlier target.
+fn forget_questions(state: &mut CallState) {
+    state.elicitation = None;
+    state.is_attempt_over |= state.asking_attempt == state.attempts;
+    state.asking_attempt = 0;
 }
 
 /// Returns a call's phase after a request about it was closed without a decision.

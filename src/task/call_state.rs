@@ -144,11 +144,12 @@ pub struct CallState {
     /// The last started attempt; `None` before the first attempt.
     pub start: Option<AttemptStart>,
     /// Whether the last attempt is over and its outcome is unknown, so that the attempt no longer
-    /// counts as in flight. True in two cases: the asker has reported an unknown outcome and so
-    /// returned the permit, or a request has asked people about the outcome.
+    /// counts as in flight. True in three cases: the asker has reported an unknown outcome and so
+    /// returned the permit, a request has asked people about the outcome, or the attempt ended with
+    /// questions that were removed because the tool had changed.
     pub is_attempt_over: bool,
     /// The number of the last attempt that ended with questions of the tool's server; 0 if none
-    /// did.
+    /// did, or if the questions were removed because the tool had changed.
     pub asking_attempt: u32,
     /// The last questions of the tool's server, if any, with the answers for the next attempt.
     pub elicitation: Option<Box<Elicitation>>,

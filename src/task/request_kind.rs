@@ -222,7 +222,7 @@ const ELICITATION: RequestKindProperties = RequestKindProperties {
     decides_calls: false,
     counts_approvers: false,
     outcome_unknown: false,
-    depends_on_tool: false,
+    depends_on_tool: true,
     lifts_quarantine: false,
 };
 

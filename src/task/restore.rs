@@ -113,20 +113,22 @@ impl CallState {
     /// `why`, followed by the clause `ending`, for example `; it was not run.`. If the call may
     /// have run already, a sentence about the unknown outcome replaces `ending`.
     pub(super) fn not_run_text(&self, why: &str, ending: &str) -> String {
-        if self.attempts > 0 || self.is_uncertain() {
+        if self.attempts > 0 || self.may_have_run() {
             format!("{why}. {}", self.unknown_outcome_text())
         } else {
             format!("{why}{ending}")
         }
     }
 
-    /// Whether the call ends as `unknown` if it is canceled before it has a result.
+    /// Whether the call ends as `unknown` if it is canceled before it has a result. An approval
+    /// after the restore or the promotion lets the call start, but does not tell whether the call
+    /// ran before.
     pub(super) fn ends_unknown(&self) -> bool {
         let refused = matches!(
             self.phase,
             Phase::Settled(Outcome::Denied | Outcome::Invalid, _)
         );
-        self.attempts > 0 || (self.is_uncertain() && !refused)
+        self.attempts > 0 || (self.may_have_run() && !refused)
     }
 }
 

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use holdpoint::engine::Refusal;
 use holdpoint::task::decision::Action;
+use holdpoint::task::elicitation::{Elicitation, ServerQuestion};
 use holdpoint::task::id::TaskId;
 use holdpoint::task::item::{Fact, Outcome};
 use holdpoint::task::request::{RequestKind, RequestSpec};
@@ -14,11 +15,13 @@ use holdpoint::task::status::TaskStatus;
 use holdpoint::task::tool_spec::ToolSpec;
 
 use holdpoint::tool::{Credentials, DefinitionChange, Invocation, StartReason, Tool, ToolAnswer};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::{Notify, oneshot};
 
 use super::call_decisions::{each, edit};
-use super::engine_harness::{Calls, EngineHarness, alice, alice_decides, go, outcomes, whole};
+use super::engine_harness::{
+    Calls, EngineHarness, alice, alice_decides, fills, go, outcomes, whole,
+};
 use crate::store::store_fixture::StoreFixture;
 
 const SMALL: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":5}"#)];
@@ -51,6 +54,8 @@ struct Server {
     preparing: Notify,
     starts: Mutex<Vec<Option<StartReason>>>,
     calls: Mutex<u32>,
+    /// Whether the server answers the next call with a question.
+    asks: Mutex<bool>,
 }
 
 struct Changing(ToolSpec, Arc<Server>);
@@ -101,6 +106,17 @@ impl Tool for Changing {
     async fn call(&self, call: &Invocation) -> ToolAnswer {
         assert!(call.permit.holds());
         *self.1.calls.lock().unwrap() += 1;
+        if std::mem::take(&mut *self.1.asks.lock().unwrap()) {
+            return ToolAnswer::Elicitation(Box::new(Elicitation {
+                questions: vec![ServerQuestion {
+                    key: "name".to_owned(),
+                    message: "Which name?".to_owned(),
+                    form: json!({"type": "object", "properties": {"name": {"type": "string"}}}),
+                    url: None,
+                }],
+                ..Elicitation::default()
+            }));
+        }
         ToolAnswer::Succeeded {
             content: "paid".to_owned(),
             http_status: None,
@@ -247,6 +263,26 @@ async fn approval_of_the_reviewed_definition_starts_nothing_after_a_change() {
     assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Succeeded]);
     let ground = server.starts.lock().unwrap().last().copied();
     assert_eq!(ground, Some(Some(StartReason::Approved)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn answer_to_a_question_of_a_changed_tool_is_taken_by_a_process_that_has_not_compared_it() {
+    let (harness, server) = harness(SMALL).await;
+    server.changes("sha256:other", false);
+    *server.asks.lock().unwrap() = true;
+    let task = harness.held().await;
+    let approval = asked_about_change(&harness, task).await;
+    approve(&harness, &approval).await.unwrap();
+    harness.run().await;
+    let question = harness.open_specs(task).await.remove(0);
+    assert_eq!(question.kind, RequestKind::Elicitation);
+    // A new process does not know the change until it compares the definitions.
+    *server.known.lock().unwrap() = None;
+    let name = fills(&json!({"name": "a"}));
+    alice_decides(&harness.engine(0), question.request_id, name).await;
+    harness.run().await;
+    assert_eq!(server.calls(), 2);
+    assert_eq!(harness.status(task).await, TaskStatus::Completed);
 }
 
 #[tokio::test(flavor = "multi_thread")]

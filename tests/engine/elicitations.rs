@@ -2,6 +2,7 @@
 //! requests, and the next attempt at the call sends the answers back to the server.
 
 mod allowed_calls;
+mod sealed_states;
 mod secrets;
 mod unknown_outcomes;
 

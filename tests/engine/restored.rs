@@ -1,6 +1,8 @@
 //! Tests uncertain history: the history up to a restore of the database. A call that would run now
 //! may have run already, in the part of the history that the restore lost.
 
+use std::time::Duration;
+
 use holdpoint::task::decision::{Action, Then};
 use holdpoint::task::id::{CallId, RequestId, TaskId};
 use holdpoint::task::item::Outcome;
@@ -10,6 +12,7 @@ use holdpoint::task::status::TaskStatus;
 use macro_rules_attribute::apply;
 use serde_json::Value;
 
+use super::credentials;
 use super::engine_harness::{
     EngineHarness, alice, alice_decides, alice_writes, message, outcomes, rejects, superseding,
     tool_results, turn, whole,
@@ -126,6 +129,58 @@ async fn canceled_call_after_a_restore_ends_as_unknown_asked_about_or_not(fixtur
     );
     alice_writes(&harness.engine(0), second, superseding("go")).await;
     assert_eq!(outcomes(&harness.journal(second).await), [Outcome::Unknown]);
+    assert!(harness.tool.ledger().is_empty());
+}
+
+#[apply(both)]
+async fn retried_call_that_is_not_started_after_a_restore_ends_as_unknown(fixture: StoreFixture) {
+    for supersedes in [false, true] {
+        let like = StoreFixture::like(&fixture).await;
+        let harness = EngineHarness::new(like, TWO_LARGE).await;
+        let task = harness.held().await;
+        harness.answer_all(&harness.engine(0), task).await;
+        mark_restored(&harness).await;
+        harness.run().await;
+        let (api, open) = (harness.engine(0), harness.open_specs(task).await);
+        assert_eq!(open.len(), 2, "{open:#?}");
+        // The retried call waits until the other call is decided.
+        alice_decides(&api, open[0].request_id, whole(Action::Retry, None)).await;
+        if supersedes {
+            alice_writes(&api, task, superseding("go")).await;
+        } else {
+            api.cancel(&alice(), task, None).await.unwrap();
+        }
+        let items = harness.journal(task).await.items;
+        let results: Vec<_> = tool_results(&items).collect();
+        assert_eq!(results.len(), 2, "{results:#?}");
+        for result in results {
+            assert_eq!(result.outcome, Outcome::Unknown);
+            assert!(result.content.contains("not known"), "{}", result.content);
+        }
+        assert!(harness.tool.ledger().is_empty());
+    }
+}
+
+#[apply(both)]
+async fn approved_call_after_a_restore_whose_credential_nobody_gives_is_not_reported_as_not_run(
+    fixture: StoreFixture,
+) {
+    let harness = credentials::clerk(fixture, &[&[("pay", "{}")]]).await;
+    let task = harness.held().await;
+    mark_restored(&harness).await;
+    credentials::approve(&harness, task).await;
+    credentials::only_open_request(&harness, task).await;
+    harness.fixture.forward(Duration::from_hours(25));
+    harness.engine(4).worker().expire().await.unwrap();
+    harness.run().await;
+    let items = harness.journal(task).await.items;
+    let result = tool_results(&items).next().unwrap();
+    assert_eq!(result.outcome, Outcome::Expired);
+    assert!(
+        result.content.contains("not known") && !result.content.contains("was not run"),
+        "{}",
+        result.content
+    );
     assert!(harness.tool.ledger().is_empty());
 }
 

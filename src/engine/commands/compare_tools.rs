@@ -1,6 +1,6 @@
-//! Compares the tools of MCP servers with their reviewed definitions before an approval is stored.
-//! If a tool has changed since the request was opened, [`Decider`] withdraws the request instead of
-//! storing the approval, and the driver judges the call again.
+//! Compares the tools of MCP servers with their reviewed definitions before a decision is stored
+//! that can let a call run. If a tool has changed since the request was opened, [`Decider`]
+//! withdraws the request instead of storing the decision, and the driver judges the call again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,9 +15,10 @@ use crate::engine::session::TaskSession;
 use crate::task::decision::Action;
 use crate::task::id::CallId;
 use crate::task::progress::RequestProgress;
+use crate::task::request_kind::ResponseKind;
 use crate::tool::{StartReason, Tool};
 
-/// The maximum time for which an approval waits for the comparison. It is short, because a person
+/// The maximum time for which a decision waits for the comparison. It is short, because a person
 /// waits, and because the tool is compared once more right before its call starts.
 const MAX_WAIT: Duration = Duration::from_secs(5);
 
@@ -33,12 +34,16 @@ impl Decider<'_> {
         (open, action): (&RequestProgress, Action),
         calls: &[CallId],
     ) {
+        let properties = open.spec.kind.properties();
         let may_start = match action {
-            Action::Approve | Action::Edit | Action::Mixed => {
-                open.spec.kind.properties().depends_on_tool
-            }
+            Action::Approve | Action::Edit | Action::Mixed => properties.depends_on_tool,
             Action::Retry => true,
-            Action::Reject | Action::Respond => false,
+            // The next attempt at the call tells the server the answer or the refusal. The request
+            // may show a change of the tool that this process, after a restart, does not know yet.
+            Action::Reject | Action::Respond => {
+                properties.response == ResponseKind::ServerForm
+                    && self.is_tool_changed(Some(agent), session, open, action, calls)
+            }
         };
         if !may_start {
             return;

@@ -5,12 +5,12 @@
 
 use std::collections::BTreeMap;
 
-use super::Driver;
+use super::{Driver, Stop};
 use crate::secret::seal::{SealError, Sealed};
-use crate::task::call_state::{CallState, OUTCOME_UNKNOWN_TEXT, Phase};
+use crate::task::call_state::{CallState, Phase};
 use crate::task::elicitation::{Elicitation, Resume, ServerState};
 use crate::task::id::CallId;
-use crate::task::item::{Fact, Outcome};
+use crate::task::item::Fact;
 use crate::task::request::{RequestKind, RequestSpec};
 use crate::task::text::cut;
 use crate::task::verdict::Terms;
@@ -20,14 +20,17 @@ use crate::task::verdict::Terms;
 const MAX_MESSAGE_BYTES: usize = 300;
 
 impl Driver<'_> {
-    /// Opens a request for the next question of each of these calls. Fails a call whose questions
-    /// cannot be stored.
-    pub(super) fn elicit(&mut self, calls: &[CallId]) {
+    /// Opens a request for the next question of each of these calls. Ends a call whose questions
+    /// cannot be stored (see `end_unattempted`).
+    ///
+    /// # Errors
+    /// `Lost` when the service goes down before the database answers.
+    pub(super) async fn elicit(&mut self, calls: &[CallId]) -> Result<(), Stop> {
+        let mut ended = Vec::new();
         for state in self.states_of(calls) {
             let Some(elicitation) = self.open_elicitation(&state) else {
                 let text = "The tool asked the user a question, which could not be stored.";
-                let failed = (state.call.tool_call_id, Outcome::Failed, text.to_owned());
-                self.session.settle_calls(vec![failed]);
+                ended.push((state.call.tool_call_id, text.to_owned()));
                 continue;
             };
             let Some(first) = elicitation.questions.first().cloned() else {
@@ -46,6 +49,7 @@ impl Driver<'_> {
             self.session
                 .push(Fact::InterventionRequested(spec.sealed()));
         }
+        self.end_unattempted(ended).await
     }
 
     /// Returns the questions with which the server interrupted the call's last attempt. If a person
@@ -145,10 +149,16 @@ impl Driver<'_> {
     }
 
     /// Returns the [`Resume`] of each of these calls whose server has asked questions. If a
-    /// server's state cannot be decrypted, fails the call and returns `None`, so that the driver
-    /// asks `next_step` again.
-    pub(super) fn continuations(&mut self, calls: &[CallId]) -> Option<BTreeMap<CallId, Resume>> {
-        let (mut known, mut failed) = (BTreeMap::new(), Vec::new());
+    /// server's state cannot be decrypted, ends the call (see `end_unattempted`) and returns
+    /// `None`, so that the driver asks `next_step` again.
+    ///
+    /// # Errors
+    /// `Lost` when the service goes down before the database answers.
+    pub(super) async fn continuations(
+        &mut self,
+        calls: &[CallId],
+    ) -> Result<Option<BTreeMap<CallId, Resume>>, Stop> {
+        let (mut known, mut ended) = (BTreeMap::new(), Vec::new());
         for id in calls {
             let Some(state) = self.session.own.progress.call(*id) else {
                 continue;
@@ -157,16 +167,16 @@ impl Driver<'_> {
                 Ok(resume) => known.extend(resume.map(|resume| (*id, resume))),
                 Err(why) => {
                     let text = format!(
-                        "The tool asked the user a question, and its state was lost ({why}). {OUTCOME_UNKNOWN_TEXT}"
+                        "The tool asked the user a question, and its state was lost ({why})."
                     );
-                    failed.push((*id, Outcome::Failed, text));
+                    ended.push((*id, text));
                 }
             }
         }
-        if failed.is_empty() {
-            return Some(known);
+        if ended.is_empty() {
+            return Ok(Some(known));
         }
-        self.session.settle_calls(failed);
-        None
+        self.end_unattempted(ended).await?;
+        Ok(None)
     }
 }

@@ -21,6 +21,7 @@ mod send;
 mod slots;
 mod start_calls;
 mod sub_agents;
+mod unattempted;
 mod uncertainty;
 pub(in crate::engine) mod verdict;
 
@@ -91,7 +92,7 @@ impl Driver<'_> {
             Step::Judge(calls) => self.judge_calls(&calls).await?,
             Step::Settle(results) => self.session.settle_calls(results),
             Step::OpenRequests(requests) => self.open_requests(requests).await?,
-            Step::Elicit(calls) => self.elicit(&calls),
+            Step::Elicit(calls) => self.elicit(&calls).await?,
             Step::Reconcile(calls) => self.reconcile(&calls).await?,
             Step::Wait(_)
             | Step::CallModel

@@ -7,9 +7,7 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 
 use super::{Driver, Stop};
-use crate::task::call_state::EARLIER_ATTEMPT_TEXT;
 use crate::task::id::CallId;
-use crate::task::item::Outcome;
 use crate::tool::StartReason;
 
 impl Driver<'_> {
@@ -26,37 +24,15 @@ impl Driver<'_> {
     }
 
     /// Compares the tools of these calls with their reviewed definitions, right before the calls
-    /// start. If a tool cannot be compared, fails its calls and returns `false`, so that the driver
-    /// asks `next_step` again. Exception: if an earlier attempt at a `once` call may have taken
-    /// effect, does not fail the call, but asks a person about its outcome again.
+    /// start. If a tool cannot be compared, ends its calls (see `end_unattempted`) and returns
+    /// `false`, so that the driver asks `next_step` again.
     ///
     /// # Errors
     /// `Lost` when the service goes down before the database answers.
     pub(super) async fn prepare_tools(&mut self, calls: &[CallId]) -> Result<bool, Stop> {
         let failed = self.compare_tools(calls, true).await?;
         let are_ready = failed.is_empty();
-        let mut unknown = Vec::new();
-        for (id, problem) in failed {
-            let Some(state) = self.session.own.progress.call(id) else {
-                continue;
-            };
-            // An attempt that ended with questions of the tool's server may have acted, too.
-            let text = if state.attempts > 0 || state.may_have_acted(0) {
-                format!("{problem} {EARLIER_ATTEMPT_TEXT}")
-            } else {
-                problem
-            };
-            if state.may_have_acted(0) && !state.effect.is_repeatable() {
-                self.session.unknown_outcomes.insert(id, text);
-                unknown.push(id);
-            } else {
-                let failed = (id, Outcome::Failed, text);
-                self.session.settle_calls(vec![failed]);
-            }
-        }
-        if !unknown.is_empty() {
-            self.reconcile(&unknown).await?;
-        }
+        self.end_unattempted(failed).await?;
         Ok(are_ready)
     }
 

@@ -17,7 +17,7 @@ use crate::failpoint;
 use crate::task::call_state::{CallState, Phase};
 use crate::task::elicitation::Resume;
 use crate::task::id::CallId;
-use crate::task::item::{Fact, Outcome};
+use crate::task::item::Fact;
 use crate::task::step::{Ending, StepContext};
 use crate::task::tool_spec::ToolSpec;
 use crate::tool::credential::Credentials;
@@ -93,7 +93,7 @@ impl<'e> Driver<'e> {
             return Ok(None);
         }
         let credentials = self.credentials().await?;
-        let Some(continuations) = self.continuations(calls) else {
+        let Some(continuations) = self.continuations(calls).await? else {
             return Ok(None);
         };
         if self.request_missing_credentials(calls, &credentials) {
@@ -107,7 +107,7 @@ impl<'e> Driver<'e> {
         }
         let attempts = self.journal_starts(calls, &compared, &credentials, continuations);
         if attempts.0.is_empty() {
-            self.fail_unperformed(calls);
+            self.end_unperformed(calls).await?;
             return Ok(None);
         }
         Ok(Some(attempts))
@@ -180,14 +180,12 @@ impl<'e> Driver<'e> {
         present.collect()
     }
 
-    /// Fails calls that no tool of this service performs. Otherwise `next_step` would return these
-    /// calls forever.
-    fn fail_unperformed(&mut self, calls: &[CallId]) {
+    /// Ends calls that no tool of this service performs (see `end_unattempted`). Otherwise
+    /// `next_step` would return these calls forever.
+    async fn end_unperformed(&mut self, calls: &[CallId]) -> Result<(), Stop> {
         let text = "No tool of this service can run this call.";
-        let failed = calls
-            .iter()
-            .map(|id| (*id, Outcome::Failed, text.to_owned()));
-        self.session.settle_calls(failed.collect());
+        let ended = calls.iter().map(|id| (*id, text.to_owned()));
+        self.end_unattempted(ended.collect()).await
     }
 
     /// Journals the start of each call that a tool of this service performs. `compared` has the

@@ -168,6 +168,40 @@ async fn lost_call_whose_tool_is_gone_offers_no_retry(fixture: StoreFixture) {
 }
 
 #[apply(both)]
+async fn lost_call_whose_tool_is_external_by_now_is_asked_about_again_after_each_retry(
+    fixture: StoreFixture,
+) {
+    let mut harness = EngineHarness::new(fixture, TAG).await;
+    let task = harness.lost_call().await;
+    harness.later();
+    harness.replace(
+        r#"http: { method: POST, url: "{tool}/tag" }"#,
+        "external: {}",
+    );
+    harness.run().await;
+    let api = harness.engine(0);
+    for _ in 0..2 {
+        let request = harness.only_request(task, RequestKind::Reconcile).await;
+        alice_decides(&api, request, whole(Action::Retry, None)).await;
+        harness.run().await;
+        let asked = harness.open_specs(task).await.remove(0);
+        assert_ne!(asked.request_id, request);
+        let details = asked.details.unwrap();
+        assert_eq!(details["attempt"], 1);
+        let problem = details["problem"].as_str().unwrap();
+        for part in ["can run this call", "may have taken effect"] {
+            assert!(problem.contains(part), "{problem}");
+        }
+    }
+    let request = harness.only_request(task, RequestKind::Reconcile).await;
+    let known = whole(Action::Respond, Some("it was tagged".into()));
+    alice_decides(&api, request, known).await;
+    harness.run().await;
+    assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Responded]);
+    assert_eq!(harness.executions(task, "/tag"), 1);
+}
+
+#[apply(both)]
 async fn allowed_call_whose_tool_is_external_by_now_asks_for_its_result(fixture: StoreFixture) {
     let mut harness = EngineHarness::new(fixture, LARGE_AND_TAG).await;
     let task = approved(&harness).await;

@@ -1,9 +1,10 @@
 //! Tests questions of a tool's server in calls whose outcome is unknown: an earlier attempt at the
-//! call got no answer, or the task failed while the question was open.
+//! call got no answer, the task failed while the question was open, or the tool has changed since.
 
-use holdpoint::engine::Refusal;
+use holdpoint::engine::{DecisionInput, Refusal};
 use holdpoint::task::decision::Action;
 use holdpoint::task::failure::FailureCode;
+use holdpoint::task::id::TaskId;
 use holdpoint::task::item::Outcome;
 use holdpoint::task::progress::Progress;
 use holdpoint::task::request::RequestKind;
@@ -11,7 +12,9 @@ use holdpoint::task::status::TaskStatus;
 use macro_rules_attribute::apply;
 use serde_json::json;
 
-use super::super::engine_harness::{Calls, alice, alice_is_refused, fills, outcomes, whole};
+use super::super::engine_harness::{
+    Calls, EngineHarness, alice, alice_is_refused, fills, outcomes, whole,
+};
 use super::{SMALL, answer, asks, attempts, harness_on, lost, resume, the_request};
 use crate::store::store_fixture::{StoreFixture, both};
 
@@ -85,4 +88,57 @@ async fn call_whose_question_was_open_when_its_task_failed_is_asked_about_after_
     harness.until_stopped(task).await;
     assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Responded]);
     assert_eq!(server.resumed().len(), 1);
+}
+
+/// Changes the target of the tool while its question is open. Then gives this answer, which the
+/// engine must refuse, and drives the task until a person is asked about the call's outcome.
+async fn is_asked_about_after_a_change_of_target(
+    harness: &mut EngineHarness,
+    task: TaskId,
+    said: DecisionInput,
+) {
+    let asked = the_request(harness, task).await;
+    assert_eq!(asked.kind, RequestKind::Elicitation);
+    harness.replace("{tool}/refund", "{tool}/elsewhere");
+    let refused = alice_is_refused(&harness.engine(0), asked.request_id, said).await;
+    assert_eq!(refused, Refusal::Withdrawn(asked.request_id));
+    harness.run().await;
+    let anew = the_request(harness, task).await;
+    assert_eq!(anew.kind, RequestKind::Reconcile);
+}
+
+#[apply(both)]
+async fn answer_to_a_question_of_a_tool_with_another_target_is_refused_and_reaches_no_server(
+    fixture: StoreFixture,
+) {
+    let asking = vec![asks(&["folder", "name"])];
+    let (mut harness, server) = harness_on(fixture, SMALL, asking).await;
+    let task = harness.held().await;
+    answer(&harness, task, fills(&json!({"folder": "a"}))).await;
+    let name = fills(&json!({"name": "b"}));
+    is_asked_about_after_a_change_of_target(&mut harness, task, name).await;
+    assert_eq!(server.resumed(), [None]);
+    // The person lets the call run again, and the new target gets no earlier answer or state.
+    answer(&harness, task, whole(Action::Retry, None)).await;
+    assert_eq!(server.resumed(), [None, None]);
+    assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Succeeded]);
+    assert_eq!(harness.status(task).await, TaskStatus::Completed);
+}
+
+#[apply(both)]
+async fn idempotent_call_with_a_question_and_another_target_is_asked_about_and_not_repeated(
+    fixture: StoreFixture,
+) {
+    let answers = vec![lost(), lost(), asks(&["folder"])];
+    let (mut harness, server) = harness_on(fixture, SMALL, answers).await;
+    harness.replace("  refund:\n", "  refund:\n    effect: idempotent\n");
+    let task = harness.held().await;
+    let no = whole(Action::Reject, None);
+    is_asked_about_after_a_change_of_target(&mut harness, task, no).await;
+    assert_eq!(server.resumed(), [None, None, None]);
+    let paid = whole(Action::Respond, Some("it was paid".into()));
+    answer(&harness, task, paid).await;
+    harness.until_stopped(task).await;
+    assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Responded]);
+    assert_eq!(server.resumed().len(), 3);
 }
