@@ -332,8 +332,10 @@ async fn too_many_rejections_fail_the_task(fixture: StoreFixture) {
         );
     };
     limited(3).await;
+    // The task fails again without a model call, so the driver of the command needs no slot. It
+    // ends the task itself, after the reply to the command.
     harness.engine(0).retry(&alice(), task, None).await.unwrap();
-    harness.run().await;
+    harness.until_stopped(task).await;
     limited(3).await;
     alice_writes(&harness.engine(0), task, superseding("and now")).await;
     harness.run().await;
