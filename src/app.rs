@@ -2,6 +2,7 @@
 
 mod cards;
 mod database;
+mod demo_guide;
 mod mcp_lock;
 mod messages;
 mod serving;
@@ -114,7 +115,8 @@ pub async fn serve(config: Config, options: ServeOptions, metrics: Metrics) -> a
     }
     crate::tool::shell::make_undumpable().context("this process could not be made undumpable")?;
     descriptors::raise_soft_limit();
-    let (demo, open) = (config.demo, config.auth.is_none());
+    let open = config.auth.is_none();
+    let demo_database = demo_guide::database(&config);
     let mut signals = EndSignals::catch()?;
     let world: (Arc<dyn Clock>, Arc<dyn Ids>) = (Arc::new(SystemClock), Arc::new(RandomIds));
     let replica = tokio::select! {
@@ -131,8 +133,8 @@ pub async fn serve(config: Config, options: ServeOptions, metrics: Metrics) -> a
              everybody who reaches it `local`, so requests that came through one are refused"
         );
     }
-    if demo {
-        print_demo_guide(replica.address);
+    if let Some(database) = demo_database {
+        demo_guide::print(replica.address, &database);
     }
     signals.end().await;
     tracing::info!("shutting down");
@@ -464,26 +466,4 @@ pub fn guard() -> u8 {
 #[must_use]
 pub fn openapi() -> String {
     http::openapi::openapi_json()
-}
-
-fn print_demo_guide(address: SocketAddr) {
-    let text = format!(
-        "\
-Holdpoint runs its built-in demonstration at http://{address} (no accounts, SQLite in ./holdpoint.db).
-Everybody on this machine is `local` and may approve; behind a reverse proxy everybody would be, so it answers through none.
-Its model is scripted: it plays a small refund conversation from a file, it is not a language model.
-
-1. Post a task. The refund is over 20, so it is held; the answer shows `pending`.
-
-   curl -s http://{address}/v1/tasks -H 'Content-Type: application/json' -d '{{\"input\": \"Please refund 120 for order 17\"}}'
-
-2. Approve it: POST to the `approval_url` of that answer, or open its `url` in a browser.
-
-   curl -s -X POST http://{address}/resume/REQUEST_ID/approve
-
-3. Look around: http://{address}/docs. A configuration of your own: `holdpoint init`, then
-   `holdpoint serve --config holdpoint.yaml`.
-"
-    );
-    let _ = std::io::Write::write_all(&mut std::io::stdout().lock(), text.as_bytes());
 }

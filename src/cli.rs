@@ -82,7 +82,7 @@ enum CliCommand {
 #[derive(Debug, Default, Args)]
 struct CommonOptions {
     /// The configuration file. Default: `HOLDPOINT_CONFIG`, else `./holdpoint.yaml` if that file
-    /// exists, else the built-in demonstration.
+    /// exists, else the built-in demonstration. `mcp lock` needs a file.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(flatten)]

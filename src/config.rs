@@ -313,7 +313,8 @@ fn read_sections(root: &mut Node, mistakes: &mut Mistakes) -> Config {
 }
 
 /// Completes the settings: the models' names, the tools' unexpanded definitions, relative paths,
-/// the database's URL, and the variables that are passed on to shell tools and MCP servers.
+/// the database's URL, the variables that are passed on to shell tools and MCP servers, and the
+/// tenants of the receivers of messages.
 fn complete_settings(config: &mut Config, root: &Node, mistakes: &mut Mistakes) {
     let (environment, directory) = (&config.environment, &config.directory);
     let place = |path: &[&str], text: &str| resolve_path(root, path, text, directory);
@@ -353,6 +354,7 @@ fn complete_settings(config: &mut Config, root: &Node, mistakes: &mut Mistakes) 
             config.database.url = Secret::new(resolved);
         }
     }
+    check_notify::complete_tenants(config);
 }
 
 /// Sets the working directory and the environment of each MCP server that is a child process.

@@ -147,6 +147,7 @@ pub(super) fn share(config: &Config) -> anyhow::Result<DescriptorBudget> {
         server.max_connections,
         database,
         server.max_running,
+        config.tools.values().any(|tool| tool.shell.is_some()),
     )?;
     let DescriptorBudget {
         limit,

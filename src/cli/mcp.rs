@@ -8,8 +8,8 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::{CommandFailure, CommonOptions, FAILED, OK, USAGE_ERROR, print, run_to_end, source};
 use crate::app::{self, ReviewResult};
-use crate::config;
 use crate::config::environment::Environment;
+use crate::config::{self, Source};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Mcp {
@@ -35,10 +35,21 @@ pub(super) struct LockOptions {
     common: CommonOptions,
 }
 
+const NO_CONFIGURATION: &str =
+    "no configuration is named and there is no ./holdpoint.yaml: name the file with --config";
+
 pub(super) fn run(command: &Mcp, environment: &Environment) -> Result<u8, CommandFailure> {
     let Mcp::Lock(options) = command;
     let wrong = |why: String| (USAGE_ERROR, why);
-    let (source, _) = source(&options.common, environment).map_err(wrong)?;
+    let (source, note) = source(&options.common, environment).map_err(wrong)?;
+    // The demonstration has no MCP servers, so its review would remove every server from a lock
+    // file in the working directory.
+    if matches!(source, Source::Demo) {
+        return Err(wrong(NO_CONFIGURATION.to_owned()));
+    }
+    if let Some(note) = note {
+        let _ = writeln!(std::io::stderr(), "{note}");
+    }
     let loaded = config::load_mcp(source, environment, &options.common.flags);
     let (config, path) = loaded.map_err(|report| wrong(report.to_string()))?;
     if let Some(name) = &options.server

@@ -1,7 +1,7 @@
 //! Finds mistakes in `server`, `database`, `secrets`, `credentials`, `models` and `default_agent`,
 //! and calls the checks of the other sections (`check_….rs`).
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use url::Url;
@@ -39,7 +39,7 @@ pub(crate) fn all(config: &mut Config, root: &Node, mistakes: &mut Mistakes) {
 }
 
 /// Checks that `metrics_listen` does not overlap the address of the main listener. If there are no
-/// accounts, `metrics_listen` must be on loopback.
+/// accounts, `metrics_listen` must be on loopback, at a host that the service answers to.
 fn metrics(config: &Config, mistakes: &mut Mistakes) {
     let Some(text) = &config.server.metrics_listen else {
         return;
@@ -66,6 +66,9 @@ fn metrics(config: &Config, mistakes: &mut Mistakes) {
                 &place,
                 "without `auth` the service listens on loopback only, for its metrics too",
             );
+        }
+        Some(address) if config.auth.is_none() && !is_answered(address) => {
+            mistakes.add(&place, UNANSWERED_HOST);
         }
         Some(_) => {}
     }
@@ -127,7 +130,17 @@ fn server(config: &mut Config, root: &Node, mistakes: &mut Mistakes) {
     positive(&["server", "stream_life"], server.stream_life, mistakes);
 }
 
-/// Checks the address to listen on. Outside loopback, `auth` and a public URL are required.
+/// Whether a service without accounts, which checks the host of each request, answers to clients
+/// that name this address.
+fn is_answered(address: SocketAddr) -> bool {
+    let ip = address.ip();
+    ip == IpAddr::V4(Ipv4Addr::LOCALHOST) || ip == IpAddr::V6(Ipv6Addr::LOCALHOST)
+}
+
+const UNANSWERED_HOST: &str = "without `auth` the service answers only to the hosts `localhost`, `127.0.0.1` and `[::1]`: listen on `127.0.0.1` or `[::1]`";
+
+/// Checks the address to listen on. Outside loopback, `auth` and a public URL are required. On
+/// loopback without `auth`, the address must be a host that the service answers to.
 fn listen(config: &Config, root: &Node, address: Option<SocketAddr>, mistakes: &mut Mistakes) {
     let server = &config.server;
     let public_url = root.at(&["server", "public_url"]);
@@ -145,6 +158,9 @@ fn listen(config: &Config, root: &Node, address: Option<SocketAddr>, mistakes: &
                 let detail = "`server.public_url` is needed when `listen` is not on loopback: links begin with it";
                 mistakes.add(&["server", "listen"], detail);
             }
+        }
+        Some(address) if config.auth.is_none() && !is_answered(address) => {
+            mistakes.add(&["server", "listen"], UNANSWERED_HOST);
         }
         Some(_) => {}
     }

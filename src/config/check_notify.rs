@@ -1,5 +1,5 @@
 //! Checks the entries of `notify.to`. Each entry must have exactly one channel, and may name only
-//! tenants, agents, groups and users that other sections have.
+//! tenants, agents, groups and users that other sections have. Completes their tenants.
 
 use std::collections::BTreeSet;
 
@@ -34,6 +34,16 @@ pub(super) fn tenants(config: &Config) -> BTreeSet<&str> {
     };
     let keys = auth.api_keys.iter();
     keys.map(|key| key.tenant.as_str()).collect()
+}
+
+/// Gives each entry without `tenants` the tenant of all keys. Otherwise the entry would also get
+/// messages about the tasks of tenants whose keys the file no longer has.
+pub(super) fn complete_tenants(config: &mut Config) {
+    let all: Vec<String> = tenants(config).into_iter().map(str::to_owned).collect();
+    let entries = config.notify.to.iter_mut();
+    for entry in entries.filter(|entry| entry.tenants.is_empty()) {
+        entry.tenants.clone_from(&all);
+    }
 }
 
 pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {

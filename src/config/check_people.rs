@@ -250,9 +250,9 @@ pub(super) fn are_approvers_unreadable(root: &Node) -> bool {
     are_accounts_unreadable(root) || root.at(&["notify", "links"]).is_some_and(has_broken)
 }
 
-/// Checks each rule that holds calls. Reports the rule if no tenant has enough approvers for it. If
-/// only some tenants have enough, and [`is_for_all_tenants`] holds for the rule, warns about each
-/// other tenant that has a key which may create tasks.
+/// Checks each rule whose approvers get questions. Reports the rule if no tenant has enough
+/// approvers for it. If only some tenants have enough, and [`is_for_all_tenants`] holds for the
+/// rule, warns about each other tenant that has a key which may create tasks.
 fn check_rules(config: &Config, auth: &Settings, root: &Node, mistakes: &mut Mistakes) {
     let keys = &auth.api_keys;
     if are_approvers_unreadable(root) || keys.is_empty() {
@@ -268,13 +268,14 @@ fn check_rules(config: &Config, auth: &Settings, root: &Node, mistakes: &mut Mis
             let mut keys = ["approvers", "allow"].iter();
             !node.broken && !keys.any(|key| node.get(key).is_some_and(has_broken))
         });
-        if rule.decide != Decide::Hold || !is_valid {
+        let kinds = question_kinds(config, rule);
+        if kinds.is_empty() || !is_valid {
             continue;
         }
-        let required = rule.approvers.required;
+        let required = required_people(rule);
         let counts = tenants
             .iter()
-            .map(|tenant| (*tenant, max_approvers(&directory, tenant, rule)));
+            .map(|tenant| (*tenant, max_approvers(&directory, tenant, rule, &kinds)));
         let (short, enough): (Vec<_>, Vec<_>) =
             counts.partition(|(_, count)| *count < required as usize);
         let place = ["policy", &at, "approvers"];
@@ -298,12 +299,16 @@ fn check_rules(config: &Config, auth: &Settings, root: &Node, mistakes: &mut Mis
     }
 }
 
-/// Counts the people of a tenant who could answer each kind of question that the rule opens.
-/// Returns the smallest of these counts.
-fn max_approvers(directory: &Directory, tenant: &str, rule: &Rule) -> usize {
-    let kinds = question_kinds(rule).into_iter();
-    let counts = kinds.map(|kind| {
-        let approvers = approvers_of(rule, kind);
+/// Counts the people of a tenant who could answer the questions of each of these kinds that the
+/// rule opens. Returns the smallest of these counts.
+fn max_approvers(
+    directory: &Directory,
+    tenant: &str,
+    rule: &Rule,
+    kinds: &BTreeSet<RequestKind>,
+) -> usize {
+    let counts = kinds.iter().map(|kind| {
+        let approvers = approvers_of(rule, *kind);
         directory.possible_approver_count(tenant, &approvers, None, None)
     });
     counts.min().unwrap_or(usize::MAX)
@@ -328,12 +333,33 @@ fn is_for_all_tenants(config: &Config, index: usize) -> bool {
             .any(may_read_caller)
 }
 
-/// Returns the kinds of the questions that a rule opens when it holds a call: the kind of each
-/// `request_…` tool that the rule lists, and `Approval` for every other tool.
-pub(super) fn question_kinds(rule: &Rule) -> BTreeSet<RequestKind> {
-    let kinds = rule.tools.iter();
-    let kinds = kinds.map(|tool| RequestKind::from_tool(tool).unwrap_or(RequestKind::Approval));
-    kinds.collect()
+/// Returns the kinds of the questions that a rule's approvers get. A rule that holds calls opens a
+/// question of the kind of each `request_…` tool that it lists, and an approval for every other
+/// tool. A rule that allows calls opens no question itself. But if it names users or groups, and
+/// exactly a tool of an MCP server, they answer the server's questions in the middle of a call.
+pub(super) fn question_kinds(config: &Config, rule: &Rule) -> BTreeSet<RequestKind> {
+    let of_tool = |tool: &String| RequestKind::from_tool(tool).unwrap_or(RequestKind::Approval);
+    let is_of_server = |tool: &String| {
+        let tool = config.tools.get(tool);
+        tool.is_some_and(|tool| tool.mcp.is_some())
+    };
+    let names_people = !rule.approvers.users.is_empty() || !rule.approvers.groups.is_empty();
+    match rule.decide {
+        Decide::Hold => rule.tools.iter().map(of_tool).collect(),
+        Decide::Allow if names_people && rule.tools.iter().any(is_of_server) => {
+            BTreeSet::from([RequestKind::Elicitation])
+        }
+        Decide::Allow | Decide::Deny => BTreeSet::new(),
+    }
+}
+
+/// Returns the number of people who have to agree on a rule's questions. A server's question in the
+/// middle of an allowed call needs one person.
+fn required_people(rule: &Rule) -> u32 {
+    match rule.decide {
+        Decide::Allow => 1,
+        Decide::Hold | Decide::Deny => rule.approvers.required,
+    }
 }
 
 /// Returns the approvers of a rule's questions of this kind. They may answer by link only if the
@@ -345,6 +371,7 @@ pub(super) fn approvers_of(rule: &Rule, kind: RequestKind) -> Approvers {
     let takes_links = properties.link_actions.iter().any(is_offered);
     Approvers {
         links: Some(takes_links && approvers.accepts_links()),
+        required: required_people(rule),
         ..approvers
     }
 }

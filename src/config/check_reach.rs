@@ -178,13 +178,12 @@ impl<'c> Reach<'c> {
         }
     }
 
-    /// Warns if a rule holds calls and `notify.to` has no entry. Does not warn in a service without
-    /// accounts, because its only user is at the same machine.
+    /// Warns if a rule opens questions and `notify.to` has no entry. Does not warn in a service
+    /// without accounts, because its only user is at the same machine.
     fn check_entries_exist(&self, root: &Node, mistakes: &mut Mistakes) {
         let place = ["notify", "to"];
         let is_empty = root.at(&place).is_none_or(|to| to.elements().is_empty());
-        let mut rules = self.config.policy.iter();
-        let has_questions = rules.any(|rule| rule.decide == Decide::Hold);
+        let has_questions = self.terms.iter().any(|terms| terms.rule.is_some());
         if is_empty && !root.is_broken_on_path(&place) && has_questions && self.directory.is_some()
         {
             let detail = "no entry: nobody is told of the rules' questions, which wait for those who open the inbox or \
@@ -267,13 +266,14 @@ impl<'c> Reach<'c> {
     }
 
     /// Returns the terms for the check that the people of an entry may decide at least one
-    /// question: the terms of the rules that hold calls. If there is no such rule, returns the
-    /// terms for calls that no rule matches. The owner decides these calls, and any person may be
-    /// an owner, so with these terms every entry passes the check.
+    /// question: the terms of the rules that open questions. If no rule holds calls, also returns
+    /// the terms for calls that no rule matches. The owner decides these calls, and any person may
+    /// be an owner, so with these terms every entry passes the check.
     fn decisive_terms(&self) -> Vec<&QuestionTerms<'c>> {
-        let has_rules = self.terms.iter().any(|terms| terms.rule.is_some());
+        let mut rules = self.config.policy.iter();
+        let holds_calls = rules.any(|rule| rule.decide == Decide::Hold);
         let all = self.terms.iter();
-        all.filter(|terms| terms.rule.is_some() || !has_rules)
+        all.filter(|terms| terms.rule.is_some() || !holds_calls)
             .collect()
     }
 
@@ -329,8 +329,8 @@ impl<'c> Reach<'c> {
 }
 
 impl Config {
-    /// Returns one line for each rule that holds calls. The line names each recipient of the rule's
-    /// questions, and the entry of `notify.to` that sends to the recipient.
+    /// Returns one line for each rule that opens questions. The line names each recipient of the
+    /// rule's questions, and the entry of `notify.to` that sends to the recipient.
     #[must_use]
     pub fn recipient_lines(&self) -> Vec<String> {
         let reach = Reach::from_config(self);
@@ -350,14 +350,13 @@ impl Config {
 }
 
 fn all_question_terms(config: &Config) -> Vec<QuestionTerms<'_>> {
-    let rules = config
-        .policy
-        .iter()
-        .filter(|rule| rule.decide == Decide::Hold);
+    let has_questions =
+        |rule: &&Rule| rule.decide == Decide::Hold || !question_kinds(config, rule).is_empty();
+    let rules = config.policy.iter().filter(has_questions);
     let mut all: Vec<QuestionTerms<'_>> = rules
         .map(|rule| QuestionTerms {
             rule: Some(rule),
-            approvers: question_approvers(rule),
+            approvers: question_approvers(config, rule),
             expires_in: rule.terms().expires_in,
         })
         .collect();
@@ -373,8 +372,8 @@ fn all_question_terms(config: &Config) -> Vec<QuestionTerms<'_>> {
 /// Returns the approvers of a rule's questions. If all questions of the rule have the same kind,
 /// the rule and this kind determine whether the approvers may answer by link (see
 /// [`approvers_of`]). Otherwise the rule alone determines this.
-fn question_approvers(rule: &Rule) -> Approvers {
-    let kinds = question_kinds(rule);
+fn question_approvers(config: &Config, rule: &Rule) -> Approvers {
+    let kinds = question_kinds(config, rule);
     match kinds.first() {
         Some(kind) if kinds.len() == 1 => approvers_of(rule, *kind),
         _ => rule.approvers.approvers(),

@@ -109,6 +109,12 @@ impl Interpolation<'_> {
     }
 
     fn expand_variable(&mut self, reference: &str, place: &[String]) -> Option<String> {
+        // The reference ends at the first `}`, which would cut the default or the path in the
+        // middle of the inner `${…}`.
+        if reference.contains("${") {
+            self.report(place, "a `${…}` may not contain another `${…}`");
+            return None;
+        }
         if let Some(path) = reference.strip_prefix("file:") {
             return self.file(path, place);
         }
@@ -243,6 +249,19 @@ mod tests {
             fill("${file:/run/k}").1,
             [("k".to_owned(), "from file".to_owned())]
         );
+    }
+
+    #[test]
+    fn reference_that_contains_another_is_refused_and_inserts_nothing() {
+        for text in [
+            "${KEY:-${_A1}}",
+            "${NOT_SET:-${_A1}}",
+            "${NOT_SET:-a ${KEY} b}",
+            "${file:${KEY}/x}",
+        ] {
+            let detail = "a `${…}` may not contain another `${…}`".to_owned();
+            assert_eq!(fill(text), (None, Vec::new(), vec![detail]), "{text}");
+        }
     }
 
     #[test]

@@ -47,10 +47,11 @@ pub struct Flags {
 /// - Among paths of the same length, indexes come in numeric order, because a list grows by one
 ///   element at a time.
 ///
-/// A variable's name matches a key without regard to case, `-` and `_`. If the file lacks the key,
-/// the key is added. The new key is spelled as `own_name` returns it for the name of a header, or
-/// of a variable of a command. Any other new key is spelled as in `known` (all keys of the schema),
-/// or in lower case if `known` lacks it. `known` is called only if a variable overrides a key.
+/// A variable's name matches a key without regard to case, `-` and `_`. Two variables for the same
+/// key are a mistake. If the file lacks the key, the key is added. The new key is spelled as
+/// `own_name` returns it for the name of a header, or of a variable of a command. Any other new key
+/// is spelled as in `known` (all keys of the schema), or in lower case if `known` lacks it. `known`
+/// is called only if a variable overrides a key.
 pub fn apply_variables(
     root: &mut Node,
     environment: &Environment,
@@ -82,11 +83,6 @@ pub fn apply_variables(
     overrides.sort_by_cached_key(|(path, _, _)| sort_key(path));
     let mut names = BTreeMap::new();
     for (path, name, value) in overrides {
-        if let Some(other) = names.insert(path.clone(), name) {
-            let detail = format!("`{other}` differs only in case and overrides the same key");
-            mistakes.add(&[&format!("@{name}")], detail);
-            continue;
-        }
         let origin = Origin::Variable(name.to_owned());
         let mut value_mistakes = Mistakes::default();
         let Some(node) = tree::parse(value, Some(origin), &mut value_mistakes)
@@ -95,7 +91,13 @@ pub fn apply_variables(
             mistakes.add(&[&format!("@{name}")], "the variable's value is not YAML");
             continue;
         };
-        if let Err(detail) = put(root, &path, node, &known) {
+        let detail = match put(root, &path, node, &known) {
+            Ok(place) => names
+                .insert(place, name)
+                .map(|other| format!("`{other}` overrides the same key")),
+            Err(detail) => Some(detail),
+        };
+        if let Some(detail) = detail {
             mistakes.add(&[&format!("@{name}")], detail);
         }
     }
@@ -132,8 +134,15 @@ fn sort_key(path: &[String]) -> (usize, Vec<usize>) {
     (path.len(), steps.collect())
 }
 
-/// Puts a node at a path, and creates the missing maps and lists on the path.
-fn put(root: &mut Node, path: &[String], node: Node, known: &[String]) -> Result<(), String> {
+/// Puts a node at a path, and creates the missing maps and lists on the path. Returns the place of
+/// the node: the keys as the tree spells them, and the indexes of list elements.
+fn put(
+    root: &mut Node,
+    path: &[String],
+    node: Node,
+    known: &[String],
+) -> Result<Vec<String>, String> {
+    let mut place = Vec::new();
     let mut at = root;
     let mut rest = path;
     while let [step, tail @ ..] = rest {
@@ -147,29 +156,34 @@ fn put(root: &mut Node, path: &[String], node: Node, known: &[String]) -> Result
         }
         let origin = node.origin.clone();
         let own_name = own_name(path, rest.len());
-        let next = match &mut at.kind {
+        let (own_step, next) = match &mut at.kind {
             Kind::List(elements) => {
                 if step.parse() == Ok(elements.len()) {
                     elements.push(Node::new(origin, Kind::Null));
                 }
-                element(elements, step)?
+                let (index, found) = element(elements, step)?;
+                (index.to_string(), found)
             }
-            Kind::Map(entries) => match &own_name {
-                Some(name) => entry(entries, name, &[], origin)?,
-                None => entry(entries, step, known, origin)?,
-            },
+            Kind::Map(entries) => {
+                let found = match &own_name {
+                    Some(name) => entry(entries, name, &[], origin)?,
+                    None => entry(entries, step, known, origin)?,
+                };
+                (found.key.clone(), &mut found.node)
+            }
             Kind::Null | Kind::Bool(_) | Kind::Number(_) | Kind::Text(_) => {
                 return Err(format!("there is nothing below which `{step}` could stand"));
             }
         };
+        place.push(own_step);
         if tail.is_empty() {
             *next = node;
-            return Ok(());
+            break;
         }
         at = next;
         rest = tail;
     }
-    Ok(())
+    Ok(place)
 }
 
 /// Returns the usual spelling of a step of `path`, if the step is the name of a header or of an
@@ -190,8 +204,8 @@ fn own_name(path: &[String], rest: usize) -> Option<String> {
 }
 
 /// Returns the element whose `name`, `id` or `user` is `step`, else the element with the index
-/// `step`.
-fn element<'n>(elements: &'n mut [Node], step: &str) -> Result<&'n mut Node, String> {
+/// `step`. Returns its index, too.
+fn element<'n>(elements: &'n mut [Node], step: &str) -> Result<(usize, &'n mut Node), String> {
     let named = |node: &Node| {
         ["name", "id", "user"].iter().any(|key| {
             node.get(key)
@@ -213,27 +227,30 @@ fn element<'n>(elements: &'n mut [Node], step: &str) -> Result<&'n mut Node, Str
     };
     elements
         .get_mut(index)
+        .map(|element| (index, element))
         .ok_or_else(|| format!("the list has no element `{step}`"))
 }
 
+/// Returns the entry whose key equals `step` but for case, else the entry whose key has the same
+/// name ([`is_same_name`]), else a new entry. Fails if several entries match.
 fn entry<'n>(
     entries: &'n mut Vec<MapEntry>,
     step: &str,
     known: &[String],
     origin: Origin,
-) -> Result<&'n mut Node, String> {
-    let exact = entries
-        .iter()
-        .position(|entry| entry.key.eq_ignore_ascii_case(step));
-    let close: Vec<usize> = entries
-        .iter()
-        .enumerate()
-        .filter(|(_, entry)| is_same_name(&entry.key, step))
-        .map(|(index, _)| index)
-        .collect();
-    let index = match (exact, close.as_slice()) {
-        (Some(index), _) | (None, &[index]) => index,
-        (None, []) => {
+) -> Result<&'n mut MapEntry, String> {
+    let indexes = |matches: fn(&str, &str) -> bool| -> Vec<usize> {
+        let found = entries.iter().enumerate();
+        let found = found.filter(|(_, entry)| matches(&entry.key, step));
+        found.map(|(index, _)| index).collect()
+    };
+    let mut found = indexes(str::eq_ignore_ascii_case);
+    if found.is_empty() {
+        found = indexes(is_same_name);
+    }
+    let index = match found.as_slice() {
+        &[index] => index,
+        [] => {
             let key = known
                 .iter()
                 .find(|key| is_same_name(key, step))
@@ -246,13 +263,12 @@ fn entry<'n>(
             });
             entries.len() - 1
         }
-        (None, [_, _, ..]) => {
+        [_, _, ..] => {
             return Err(format!("there are several keys that `{step}` could mean"));
         }
     };
     entries
         .get_mut(index)
-        .map(|entry| &mut entry.node)
         .ok_or_else(|| format!("there is no key `{step}`"))
 }
 
@@ -403,8 +419,48 @@ mod tests {
                 ("HOLDPOINT_SERVER__MAX_RUNNING", "7"),
             ],
         );
-        let detail = "`HOLDPOINT_SERVER__LISTEN` differs only in case and overrides the same key";
+        let detail = "`HOLDPOINT_SERVER__LISTEN` overrides the same key";
         assert_eq!(mistakes, [format!("@holdpoint_server__listen {detail}")]);
+    }
+
+    #[test]
+    fn variables_that_name_the_same_key_in_two_spellings_are_refused() {
+        let (_, mistakes) = with_variables(
+            "auth: {api_keys: [{user: bob}]}\nmodels: {main_a: {}, main-b: {}}\n",
+            &[
+                ("HOLDPOINT_SERVER__PUBLICURL", "a"),
+                ("HOLDPOINT_SERVER__PUBLIC_URL", "b"),
+                ("HOLDPOINT_MODELS__MAIN_A__MODEL", "x"),
+                ("HOLDPOINT_MODELS__MAIN_B__MODEL", "y"),
+                ("HOLDPOINT_MODELS__MAINB__MODEL", "z"),
+                ("HOLDPOINT_AUTH__API_KEYS__0__KEY", "k"),
+                ("HOLDPOINT_AUTH__API_KEYS__BOB__KEY", "l"),
+            ],
+        );
+        assert_eq!(
+            mistakes,
+            [
+                "@HOLDPOINT_SERVER__PUBLIC_URL `HOLDPOINT_SERVER__PUBLICURL` overrides the same key",
+                "@HOLDPOINT_MODELS__MAIN_B__MODEL `HOLDPOINT_MODELS__MAINB__MODEL` overrides the same key",
+                "@HOLDPOINT_AUTH__API_KEYS__BOB__KEY `HOLDPOINT_AUTH__API_KEYS__0__KEY` overrides the same key",
+            ]
+        );
+    }
+
+    #[test]
+    fn variable_for_one_of_several_keys_that_differ_only_in_case_is_refused() {
+        let (json, mistakes) = with_variables(
+            "models: {Main: {model: a}, main: {model: b}}\n",
+            &[("HOLDPOINT_MODELS__MAIN__MODEL", "c")],
+        );
+        assert_eq!(
+            mistakes,
+            ["@HOLDPOINT_MODELS__MAIN__MODEL there are several keys that `main` could mean"]
+        );
+        assert_eq!(
+            json,
+            json!({"models": {"Main": {"model": "a"}, "main": {"model": "b"}}})
+        );
     }
 
     #[test]

@@ -9,8 +9,8 @@ use super::layers::{self, Flags};
 use super::report::ConfigReport;
 use super::tree::{self, Kind, MapEntry, Node, Origin};
 use super::{
-    Config, Source, complete_servers, expand, lock_path, mcp_tools, read_sections, required,
-    schema, secret_values,
+    Config, SECTIONS, Source, complete_servers, expand, lock_path, mcp_tools, read_sections,
+    required, schema, secret_values,
 };
 use crate::mcp::Lock;
 use crate::world::{Mistake, Mistakes};
@@ -38,8 +38,12 @@ pub fn load_mcp(
     mistakes.found.extend(found);
     layers::apply_flags(&mut root, flags);
     if let Kind::Map(entries) = &mut root.kind {
-        entries.retain(|MapEntry { key, .. }| matches!(key.as_str(), "mcp" | "mcp_lock"));
-    } else {
+        // Unknown keys are kept, so that they are reported. Otherwise a file with a misspelt `mcp`
+        // would have no servers, and the review would remove each server from the lock file.
+        entries.retain(|MapEntry { key, .. }| {
+            matches!(key.as_str(), "mcp" | "mcp_lock") || !SECTIONS.contains(&key.as_str())
+        });
+    } else if matches!(root.kind, Kind::Null) {
         root.kind = Kind::Map(Vec::new());
     }
     let inserted = expand(&mut root, environment, &directory, &mut mistakes);

@@ -28,8 +28,7 @@ pub(crate) struct Settings {
     pub stream_life: Duration,
     pub without_accounts: bool,
     pub has_metrics_listener: bool,
-    /// The names of the entries of `notify.to`, each with its tenants. An entry without tenants
-    /// gets messages about the tasks of every tenant.
+    /// The names of the entries of `notify.to`, each with its tenants.
     pub receivers: BTreeMap<String, Vec<String>>,
     /// The users in the configuration. `server/guard.rs` looks up the person of a sealed link among
     /// them. An edit that needs the approval of other people is permitted only if enough of these

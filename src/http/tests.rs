@@ -202,6 +202,8 @@ async fn every_error_is_a_complete_problem() {
         ("POST", "/resume/7", vec![KEY, JSON], "{}", 404, "not_found"),
         ("GET", "/problems/nonsense", vec![], "", 404, "not_found"),
         ("GET", "/docs/nothing.js", vec![], "", 404, "not_found"),
+        ("GET", "/docs/%ff", vec![], "", 404, "not_found"),
+        ("POST", "/mcp/%ff", vec![KEY, JSON], "{}", 404, "not_found"),
         (
             "DELETE",
             "/v1/tasks",

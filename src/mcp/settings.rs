@@ -266,13 +266,7 @@ impl Settings {
         }
         let globs = self.effects.iter();
         let effects = globs.filter(|(pattern, _)| matches_glob(pattern, tool));
-        effects
-            .map(|(_, effect)| *effect)
-            .max_by_key(|effect| match effect {
-                Effect::ReadOnly => 0,
-                Effect::Idempotent => 1,
-                Effect::Once => 2,
-            })
+        effects.map(|(_, effect)| *effect).max()
     }
 }
 

@@ -60,7 +60,8 @@ impl Cleaner {
         map_texts(value, &|text| self.text(text))
     }
 
-    /// Prepares an error text for a person: one line, without URLs, truncated.
+    /// Prepares an error text for a person: one line, without URLs. A longer text is truncated and
+    /// ends with `…`, by which the engine recognizes a cut text.
     pub(crate) fn problem(&self, text: &str) -> String {
         let text = self.text(text);
         let text = ADDRESS.as_ref().map_or(Cow::Borrowed(""), |address| {
@@ -156,6 +157,7 @@ mod tests {
         assert_eq!(problem, "bad key [secret KEY]\u{FFFD}, see [address]");
         let long = cleaner().problem(&"é".repeat(900));
         assert_eq!(long.chars().count(), 501);
+        assert!(long.ends_with('…'), "{long}");
     }
 
     #[test]

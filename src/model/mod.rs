@@ -137,7 +137,7 @@ pub struct AnswerCall {
 }
 
 /// The error of a turn for which there is no usable answer. `detail` is a text for people: it has
-/// the model's name and the problem, but no URL and no secret.
+/// the model's name and the problem, but no URL and no secret. It ends with `…` if it was cut.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{detail}")]
 pub struct ModelError {

@@ -79,8 +79,8 @@ pub struct EntrySettings {
     /// The channel or chat of Teams that gets a message about each question.
     #[schemars(with = "Teams")]
     pub teams: Option<Teams>,
-    /// The names of tenants. The entry gets messages about the tasks of these tenants. Required if
-    /// there are several tenants.
+    /// The names of tenants. The entry gets messages about the tasks of these tenants. Default: the
+    /// tenant of all keys. Required if there are several tenants.
     pub tenants: Vec<String>,
     /// The names of agents. The entry gets messages about root tasks of these agents, and about the
     /// sub-agents' tasks below them. Default: every agent.

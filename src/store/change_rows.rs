@@ -11,7 +11,7 @@ use super::rows::{
     ApproverLine, ChangeRows, CredentialLine, DecisionLine, GrantLine, ItemLine, RequestLine,
     RequestUpdateLine, RequiredState, TaskLine, UseLine,
 };
-use crate::task::change::{Change, Guard, LeaseChange, TaskChange};
+use crate::task::change::{AskerPresence, Change, Guard, LeaseChange, TaskChange};
 use crate::task::credential::SealedCredential;
 use crate::task::decision::{Action, CallAnswer, Decision};
 use crate::task::id::{RequestId, TaskId};
@@ -39,6 +39,7 @@ pub(super) fn rows(change: Change, event_filters: &EventFilters) -> Option<Chang
         credentials: Vec::new(),
         grants: Vec::new(),
         uses: Vec::new(),
+        permit_fence: None,
         idempotency: change.idempotency,
     };
     let mut updates = Updates::new();
@@ -86,6 +87,7 @@ impl ChangeRows {
         if twice || !fits {
             return None;
         }
+        self.permit_fence = self.permit_fence.or_else(|| permit_fence(&task));
         let facts = mem::take(&mut task.facts);
         let credentials = mem::take(&mut task.credentials);
         let mut line = TaskLine {
@@ -308,6 +310,17 @@ impl TaskLine {
         }
         Some(())
     }
+}
+
+/// Returns the [`ChangeRows::permit_fence`] of a task's change. The commit that gives the asker of
+/// a gate call a permit starts the call, and stores that the permit is delivered. A new task has no
+/// history that could be lost.
+fn permit_fence(task: &TaskChange) -> Option<i64> {
+    let mut facts = task.facts.iter();
+    let gives_permit = matches!(task.guard, Guard::Version(_))
+        && task.asker == Some(AskerPresence::Delivered)
+        && facts.any(|fact| matches!(fact, Fact::ToolStarted { .. }));
+    gives_permit.then(|| task.history_uncertain_until.map_or(0, |until| until.0))
 }
 
 /// Converts a duration to microseconds. The result is limited, so that adding it to the current

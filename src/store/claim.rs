@@ -34,8 +34,9 @@ const SET_BEGUN: Sql = sql!(
 ///
 /// On Postgres, a claim looks at a task when `claimable_task.due_at` has passed, and then checks
 /// the lease itself. So `due_at` may be earlier than the end of the lease. To save writes, the
-/// renewal changes `due_at` only if it is less than half a lease away. The new `due_at` is the end
-/// of the new lease.
+/// renewal changes `due_at` only in two cases: it is less than half a lease away, or it is after
+/// the end of the new lease. In the second case, the database's clock was set back, and no claim
+/// would look at the task in time. The new `due_at` is the end of the new lease.
 const RENEW: Sql = Sql {
     postgres: "
 with mine as materialized (
@@ -46,7 +47,7 @@ with mine as materialized (
      where (select count(*) from mine) >= 0
 ), kept as (
     update claimable_task c set due_at = m.at + $3 from mine cross join moment m
-     where c.task_id = mine.task_id and c.due_at < m.at + $3 / 2
+     where c.task_id = mine.task_id and (c.due_at < m.at + $3 / 2 or c.due_at > m.at + $3)
 )
 update agent_task t set lease_until = m.at + $3
   from mine cross join moment m where t.task_id = mine.task_id returning t.task_id",

@@ -35,8 +35,9 @@ const MAX_BATCH_CHANGES: usize = 128;
 const MAX_BATCH_BYTES: usize = 4 << 20;
 
 /// The maximum number of lookups of a change whose commit result was lost. If a lookup does not
-/// find the change, the change is sent again before the next lookup. The lookups also end once
-/// `Db::statement_limit` has passed. At either limit, the outcome is reported as unknown.
+/// find the change, the change is sent again before the next lookup. No lookup begins once
+/// `Db::statement_limit` has passed since the batch failed. At either limit, the outcome is
+/// reported as unknown.
 const MAX_LOOKUPS: usize = 48;
 /// The pause between two attempts to write or look up a change. `commit_alone` multiplies this
 /// pause by the number of attempts.
@@ -155,7 +156,8 @@ impl Committer {
             Ok(result) => result,
             Err(_) if writer.withdraw(id) => return Err(CommitError::Unavailable),
             // A writer has taken the change and may still write it. The wait for the reply is
-            // bounded, because each statement of the writer has a time limit.
+            // bounded, because each statement of the writer has a time limit, and the lookups of a
+            // lost batch have one time limit together.
             Err(_) => receiver.await,
         };
         result.unwrap_or(Err(CommitError::Unknown))
@@ -239,12 +241,14 @@ impl Committer {
             writer.queue.lock().repeated_roots.extend(roots);
         }
         let committer = Arc::clone(self);
+        let began = Instant::now();
         self.tasks.spawn(async move {
             let each = |waiting: QueuedChange| async {
+                let rows = &waiting.rows;
                 let result = if one_by_one {
-                    committer.commit_alone(&waiting.rows).await
+                    committer.commit_alone(rows).await
                 } else {
-                    committer.result_of_failure(&waiting.rows, &failure).await
+                    committer.result_of_failure(rows, &failure, began).await
                 };
                 let root = waiting.rows.root;
                 committer.finish(waiting, result);
@@ -321,17 +325,25 @@ impl Committer {
                     self.db.clock.sleep(pause).await;
                     sent += 1;
                 }
-                Err(failure) => return self.result_of_failure(rows, &failure).await,
+                Err(failure) => {
+                    return self.result_of_failure(rows, &failure, Instant::now()).await;
+                }
             }
         }
     }
 
-    async fn result_of_failure(&self, rows: &Arc<ChangeRows>, failure: &DbFailure) -> CommitReply {
+    /// Returns the result of a change whose statement failed at the time `began`.
+    async fn result_of_failure(
+        &self,
+        rows: &Arc<ChangeRows>,
+        failure: &DbFailure,
+        began: Instant,
+    ) -> CommitReply {
         if !failure.sent {
             return Err(CommitError::Unavailable);
         }
         if failure.is_result_lost() {
-            return self.find_or_repeat(rows).await;
+            return self.find_or_repeat(rows, began).await;
         }
         if failure.is_idempotency_key_used() {
             tracing::debug!(root_task_id = %rows.root, change_id = %rows.change,
@@ -348,13 +360,15 @@ impl Committer {
     /// statement waits for the locks of the first, and refuses the change as stale if the first
     /// statement has committed. So the change is written at most once. A change that is not fenced
     /// ([`ChangeRows::is_fenced`]) is not sent again, and its outcome is reported as unknown.
-    async fn find_or_repeat(&self, rows: &Arc<ChangeRows>) -> CommitReply {
+    /// `began` is the time at which the first statement failed. The changes of a batch take turns,
+    /// and all count the limit from this time. So while the database is away, no caller waits for
+    /// the turns of all other changes.
+    async fn find_or_repeat(&self, rows: &Arc<ChangeRows>, began: Instant) -> CommitReply {
         tracing::warn!(root_task_id = %rows.root, change_id = %rows.change, "the outcome of a commit is unknown: its answer was lost");
         if !rows.is_fenced() {
             return Err(CommitError::Unknown);
         }
         let mut last = None;
-        let began = Instant::now();
         for _ in 0..MAX_LOOKUPS {
             if began.elapsed() > self.db.statement_limit {
                 break;

@@ -5,8 +5,10 @@
 //! in this order: `locked` locks the task rows of the batch in order of id, `held` locks the
 //! request rows, and `held_grants` locks the standing decisions. These three read the rows as they
 //! are after the wait for the locks. All other reads return the rows as they were before this wait,
-//! so no other read may decide whether a change is taken. Nothing is written for a change that is
-//! not taken. Each task row is updated at most once.
+//! so no other read may decide whether a change is taken. The only exception is the comparison with
+//! `permit_fence`: the row of `database_identity` was current when the connection was opened, before
+//! its first statement (see `identity.rs`), so each later statement sees at least that row. Nothing
+//! is written for a change that is not taken. Each task row is updated at most once.
 
 use std::sync::OnceLock;
 
@@ -127,7 +129,10 @@ with changes as materialized (
     select u.change from request_updates u left join held h on h.request_id = u.request_id cross join moment m
      where (u.is_open and coalesce(h.status, '') <> 'pending')
         or (u.in_time and h.expires_at <= m.at)
-        or (u.overdue and coalesce(h.expires_at > m.at, true)){refused_grants}
+        or (u.overdue and coalesce(h.expires_at > m.at, true))
+    union all
+    select c.change from changes c
+     where c.permit_fence < (select k.doubted_at from database_identity k where k.id = 1){refused_grants}
 ), taken as materialized (
     select c.change, c.root_task_id from changes c where c.change <> all (array(select change from refused))
 ), inserted_tasks as (

@@ -144,6 +144,7 @@ impl Parts {
             let words = [
                 ("at", at),
                 ("base", "k.base"),
+                ("fenced", FENCED),
                 ("stored_keys", STORED_KEYS),
                 ("claimable", CLAIMABLE),
                 ("all", all),
@@ -177,7 +178,7 @@ const LOCKED: &str = "
     select {now} as at where (select count(*) from locked) + (select count(*) from held) >= 0
 ), ready as materialized (
     select n.*, null::bigint as required, null::uuid as own_call, m.at as moment
-      from n cross join moment m where n.updated_request is null
+      from n cross join moment m where n.updated_request is null and {fenced}
     union all
     select {tasks+line_ranges of h}, h.required, h.own_call, m.at as moment
       from held h cross join moment m
@@ -185,6 +186,12 @@ const LOCKED: &str = "
        and (not h.in_time or h.expires_at is null or h.expires_at > m.at)
        and (not h.overdue or h.expires_at <= m.at)
 )";
+
+/// Compares [`ChangeRows::permit_fence`], as `commit_postgres.rs` says. A change that has it sets
+/// `asker_until`, so it is in a batch with `NEEDS_LOCKS`. It
+/// updates no request (see `is_single`).
+const FENCED: &str = "(n.permit_fence is null
+        or n.permit_fence >= (select k.doubted_at from database_identity k where k.id = 1))";
 
 const UPDATED: &str = "
 , updated as (
@@ -341,6 +348,7 @@ pub(super) fn is_single(rows: &ChangeRows) -> bool {
         && has_one_update_at_most
         && (line.requires_version() || rows.request_updates.is_empty())
         && rows.credentials.is_empty()
+        && (rows.permit_fence.is_none() || rows.request_updates.is_empty())
         && !rows.has_grants()
 }
 

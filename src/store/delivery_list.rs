@@ -4,7 +4,7 @@ use uuid::Uuid;
 
 use super::db::{Sql, Value, sql, values};
 use super::page::Page;
-use super::record::record;
+use super::record::{AnyRow, record};
 use super::tasks::corrupt;
 use super::{ReadError, Store};
 use crate::task::event_name::{REQUEST_EXPIRING, REQUEST_WAITING};
@@ -191,6 +191,9 @@ const LIST: Sql = sql!(
       order by delivery_id desc limit $3"
 );
 
+const FIND: Sql =
+    sql!("select delivery_id from delivery where tenant = $1 and delivery_id = $2").by_key();
+
 /// Makes a delivery due now. A delivery in the state `due` keeps its number of attempts and its
 /// lease, because a process may be sending it. If the delivery waits because its receiver asked for
 /// a wait, this wait ends. An ended delivery gets all its attempts again: its number of attempts
@@ -221,7 +224,7 @@ pub(super) const RESEND_ALL: Sql = sql!(
       where delivery_id in (select delivery_id from chosen) returning delivery_id"
 );
 
-pub(super) const STATEMENTS: &[Sql] = &[LIST, RESEND, RESEND_ALL];
+pub(super) const STATEMENTS: &[Sql] = &[LIST, FIND, RESEND, RESEND_ALL];
 
 /// The maximum number of deliveries that one statement makes due.
 const BATCH: usize = 1000;
@@ -323,6 +326,15 @@ impl Store {
             found,
             filter.limit,
         ))
+    }
+
+    /// Returns whether the tenant has this delivery.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer.
+    pub async fn has_delivery(&self, tenant: &str, id: Uuid) -> Result<bool, ReadError> {
+        let found: Option<AnyRow> = self.db().one(FIND, values![tenant, id]).await?;
+        Ok(found.is_some())
     }
 
     /// Makes a delivery due now. The attempts of an ended delivery are counted from 0 again, and

@@ -2,7 +2,7 @@
 //! failure. Invariant: if the connection is lost during a statement, the statement's outcome counts
 //! as unknown.
 
-use sqlx::postgres::PgDatabaseError;
+use sqlx::postgres::{PgDatabaseError, PgSeverity};
 
 use super::outage;
 
@@ -53,12 +53,14 @@ impl DbFailure {
     }
 
     /// Whether the outcome of the statement is unknown: the connection was lost during the
-    /// statement, or a commit of `SQLite` failed.
+    /// statement, the server ended the session, or a commit of `SQLite` failed.
     pub(super) fn is_result_lost(&self) -> bool {
         match &self.error {
-            DriverError::Sqlx(sqlx::Error::Database(inner)) => inner
-                .code()
-                .is_some_and(|code| code.starts_with("08") || code.starts_with("57P")),
+            DriverError::Sqlx(sqlx::Error::Database(inner)) => {
+                let code = inner.code().unwrap_or_default();
+                let error = inner.try_downcast_ref::<PgDatabaseError>();
+                code.starts_with("08") || code.starts_with("57P") || error.is_some_and(ends_session)
+            }
             DriverError::Sqlx(error) => matches!(
                 error,
                 sqlx::Error::Io(_)
@@ -140,6 +142,13 @@ impl DbFailure {
             DriverError::Commit(_) => false,
         }
     }
+}
+
+/// Whether this error of Postgres ends the session, whatever its code. A commit may be on disk
+/// then: for example, a server that cannot write its log ends by a panic with the code of a full
+/// disk, and its recovery replays the commits that the log has.
+fn ends_session(error: &PgDatabaseError) -> bool {
+    matches!(error.severity(), PgSeverity::Fatal | PgSeverity::Panic)
 }
 
 /// The reason why a commit was not confirmed.

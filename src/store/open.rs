@@ -190,8 +190,8 @@ async fn prepare_postgres(
     Ok(())
 }
 
-/// Connects to the server. Refuses a standby and, without `unsafe_ok`, a server that may lose
-/// confirmed commits.
+/// Connects to the server. Refuses a standby, a database that cannot store every text and, without
+/// `unsafe_ok`, a server that may lose confirmed commits.
 async fn connect(
     options: &PgConnectOptions,
     settings: &Settings,
@@ -202,6 +202,9 @@ async fn connect(
     let mut connection = connection.map_err(|error| open_error(&error, outage))?;
     let checked = async {
         check_primary(&mut connection, outage).await?;
+        if !holds(&mut connection, IS_UTF8, outage).await? {
+            return Err(OpenError::Encoding);
+        }
         check_durability(&mut connection, settings.unsafe_ok, outage).await
     };
     let checked = tokio::time::timeout(settings.statement_limit(), checked).await;
@@ -289,6 +292,9 @@ async fn check_durability(
     Ok(())
 }
 
+/// Whether the database can store every text. In another encoding, a character that the encoding
+/// lacks, in an answer of a model for example, would end a task.
+const IS_UTF8: &str = "select current_setting('server_encoding') = 'UTF8'";
 const FSYNC_OFF: &str = "select current_setting('fsync') = 'off'";
 const COMMIT_OFF: &str = "select current_setting('synchronous_commit') = 'off'";
 

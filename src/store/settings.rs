@@ -22,7 +22,7 @@ pub struct Settings {
     pub url: Secret<String>,
     /// The number of connections to Postgres.
     pub max_connections: u32,
-    /// How long a statement waits for a free connection.
+    /// How long a statement waits for a free connection; at most `24d`.
     #[serde(with = "duration_text")]
     #[schemars(with = "duration_text::Text")]
     pub acquire_timeout: Duration,
@@ -78,9 +78,9 @@ fn default_writers() -> u32 {
 /// be in transit.
 const NETWORK_ALLOWANCE: Duration = Duration::from_secs(2);
 
-/// The upper bound of `statement_timeout`. Postgres keeps the time as a number of milliseconds
-/// below 2^31.
-const MAX_STATEMENT_TIMEOUT: Duration = Duration::from_hours(24 * 24);
+/// The upper bound of `acquire_timeout` and `statement_timeout`. `SQLite` keeps the former, and
+/// Postgres the latter, as a number of milliseconds below 2^31. `rusqlite` panics at a longer time.
+const MAX_TIMEOUT: Duration = Duration::from_hours(24 * 24);
 
 pub(super) enum DatabaseAddress<'a> {
     /// The URL of the Postgres database.
@@ -126,9 +126,9 @@ impl Settings {
             if time < Duration::from_millis(1) {
                 mistakes.add(&["database", name], "is at least 1ms");
             }
-        }
-        if self.statement_timeout > MAX_STATEMENT_TIMEOUT {
-            mistakes.add(&["database", "statement_timeout"], "expected `24d` at most");
+            if time > MAX_TIMEOUT {
+                mistakes.add(&["database", name], "expected `24d` at most");
+            }
         }
     }
 
@@ -197,6 +197,12 @@ pub enum OpenError {
         "Postgres runs with {0}=off and may lose what it confirmed: turn it on, or start with --unsafe"
     )]
     Unsafe(&'static str),
+    /// The encoding of the Postgres database is not UTF-8, so it lacks characters of texts.
+    #[error(
+        "the encoding of the database is not UTF8, so it cannot store every text: create the database \
+         with `encoding 'UTF8' template template0`"
+    )]
+    Encoding,
     /// A newer version of this program has migrated the schema.
     #[error(
         "the schema (migration {found}) is newer than this version knows ({known}): start a newer version"
@@ -271,6 +277,23 @@ mod tests {
             let mut mistakes = Mistakes::default();
             Settings {
                 statement_timeout: Duration::from_hours(hours),
+                ..Settings::default()
+            }
+            .check(&mut mistakes);
+            let found = mistakes.found.first();
+            assert_eq!(found.map(|mistake| mistake.detail.as_str()), expected);
+        }
+    }
+
+    #[test]
+    fn acquire_timeout_beyond_the_bound_of_sqlite_is_a_mistake() {
+        for (hours, expected) in [
+            (24 * 24, None),
+            (24 * 24 + 1, Some("expected `24d` at most")),
+        ] {
+            let mut mistakes = Mistakes::default();
+            Settings {
+                acquire_timeout: Duration::from_hours(hours),
                 ..Settings::default()
             }
             .check(&mut mistakes);

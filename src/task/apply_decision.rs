@@ -18,6 +18,7 @@ use super::request_kind::ResponseKind;
 use super::request_state::COUNTING_IDS;
 use super::status::RequestStatus;
 use super::time::Time;
+use super::tool_spec::Effect;
 use super::user::{UserId, UserIds, UserKey};
 use super::verdict::{OnExpiry, Verdict};
 
@@ -58,8 +59,14 @@ impl Progress {
                 } else {
                     Phase::AwaitsDecision(spec.request_id)
                 };
-                if spec.elicitation.is_some() {
+                // The effect may have become stricter while the call waited for this request.
+                if spec.kind.properties().decides_calls {
+                    state.effect = state.effect.max(call.effect);
+                }
+                // The later questions of an attempt came from the same server as its first one.
+                if spec.elicitation.is_some() && state.asking_attempt != state.attempts {
                     state.asking_attempt = state.attempts;
+                    state.asking_definition.clone_from(&call.definition);
                 }
                 state.elicitation = spec.elicitation.clone().or(state.elicitation.take());
             }
@@ -265,8 +272,12 @@ impl Progress {
 
 /// Removes the questions, the state and the answers of the tool's server from a call whose tool has
 /// changed, because they must not reach another target. The attempts that ended with questions then
-/// count as unanswered, because they may have taken effect at the earlier target.
+/// count as unanswered, because they may have taken effect at the earlier target. A repetition
+/// would be another call, so an idempotent call becomes a `once` call.
 fn forget_questions(state: &mut CallState) {
+    if state.effect == Effect::Idempotent {
+        state.effect = Effect::Once;
+    }
     state.elicitation = None;
     state.is_attempt_over |= state.asking_attempt == state.attempts;
     state.asking_attempt = 0;
@@ -283,6 +294,11 @@ fn phase_after_close(kind: RequestKind, reason: CloseReason, state: &CallState) 
             state.phase_after_reconcile_closed()
         }
         CloseReason::Canceled | CloseReason::Superseded if state.start.is_some() => {
+            state.phase_after_reconcile_closed()
+        }
+        // A call that was sent and must not be repeated stays started, so that a person is asked
+        // about its outcome, also if the tool is gone or denied by now.
+        CloseReason::ToolChanged if state.start.is_some() && !state.effect.is_repeatable() => {
             state.phase_after_reconcile_closed()
         }
         CloseReason::ToolChanged => Phase::New,

@@ -133,7 +133,9 @@ pub struct CallState {
     pub phase: Phase,
     /// The policy's last judgement; `None` before the first judgement.
     pub judgement: Option<Judgement>,
-    /// Effect of repeating the call; `once` until the call is judged.
+    /// Effect of repeating the call; `once` until the call is judged, and `once` for an idempotent
+    /// call whose questions were removed because the tool had changed. If an approval request shows
+    /// a stricter effect, that effect counts.
     pub effect: Effect,
     /// How the call is performed; `Http` (the default) until the call is judged.
     pub performer: ToolKind,
@@ -153,6 +155,8 @@ pub struct CallState {
     pub asking_attempt: u32,
     /// The last questions of the tool's server, if any, with the answers for the next attempt.
     pub elicitation: Option<Box<Elicitation>>,
+    /// The tool's definition in the request with the first of these questions.
+    pub asking_definition: Option<String>,
     /// Whether the call was proposed before the last restore of a backup or promotion of a standby.
     /// If true, later events of the call may be lost (see `restore.rs`).
     pub in_uncertain_history: bool,

@@ -69,6 +69,11 @@ pub struct TaskChange {
     /// Credentials that a person provided for the task. A change that ends the task writes no
     /// credentials and removes the stored credentials.
     pub credentials: Vec<SealedCredential>,
+    /// The [`Journal::history_uncertain_until`] of the journal from which the change was made. If
+    /// the change gives the asker of a stored gate call a permit, and the database has a later
+    /// time, the commit fails as stale, because the call may have run in the lost part of the
+    /// history. Any other change ignores this time.
+    pub history_uncertain_until: Option<Time>,
 }
 
 impl TaskChange {
@@ -89,6 +94,7 @@ impl TaskChange {
             call: None,
             in_quarantine: None,
             credentials: Vec::new(),
+            history_uncertain_until: None,
         }
     }
 }

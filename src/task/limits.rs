@@ -20,10 +20,11 @@ pub(crate) const MAX_CONTEXT_BYTES: usize = 16 * 1024;
 #[serde(default, deny_unknown_fields)]
 #[expect(clippy::struct_field_names, reason = "the configuration's keys")]
 pub struct Limits {
-    /// The maximum number of model calls.
+    /// The maximum number of model calls. If several replicas call models for tasks of one tree at
+    /// the same moment, the number of model calls may exceed the maximum.
     pub max_model_calls: u32,
     /// The maximum time during which the task or any task below it runs. Tasks that run at the same
-    /// time count once. Time in which the task is paused does not count.
+    /// time count once. Time in which the task or the root of its tree is paused does not count.
     #[serde(with = "duration_text")]
     #[schemars(with = "duration_text::Text")]
     pub max_duration: Duration,

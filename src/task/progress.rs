@@ -71,7 +71,7 @@ pub struct Progress {
     /// Running time since the last user message, up to the last pause.
     pub running_time: Duration,
     /// Start of the current run, which `running_time` does not include yet. `None` while the task
-    /// is not `Running`.
+    /// is not `Running`, and while the root of its tree is `Paused`.
     pub running_since: Option<Time>,
     /// The owner's groups, as of the last user message.
     pub groups: Vec<String>,
@@ -283,10 +283,15 @@ impl Progress {
             .find(|state| state.call.tool_call_id == id)
     }
 
-    fn apply_status(&mut self, status: TaskStatus, at: Time) {
+    /// Adds the current run up to the time `at` to `running_time`, and ends the run.
+    pub(super) fn stop_clock(&mut self, at: Time) {
         if let Some(since) = self.running_since.take() {
             self.running_time += at.since(since);
         }
+    }
+
+    fn apply_status(&mut self, status: TaskStatus, at: Time) {
+        self.stop_clock(at);
         if status == TaskStatus::Running {
             self.running_since = Some(at);
             self.cancel_reason = None;
@@ -317,6 +322,7 @@ impl Progress {
                 is_attempt_over: false,
                 asking_attempt: 0,
                 elicitation: None,
+                asking_definition: None,
                 in_uncertain_history: uncertain,
                 is_approval_certain: false,
                 used_grant: None,

@@ -11,8 +11,19 @@ use super::words::word_enum;
 
 word_enum! {
     /// The effect of repeating a call.
+    // Of two effects, the greater is the stricter.
     #[derive(
-        Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema,
+        Clone,
+        Copy,
+        Debug,
+        Default,
+        PartialEq,
+        Eq,
+        PartialOrd,
+        Ord,
+        Serialize,
+        Deserialize,
+        schemars::JsonSchema,
     )]
     #[serde(rename_all = "snake_case")]
     pub enum Effect {

@@ -16,6 +16,7 @@ pub(crate) mod human;
 pub(crate) mod mcp;
 pub(crate) mod names;
 pub(crate) mod output;
+mod redacted_answer;
 pub(crate) mod schema;
 mod schema_rewriter;
 pub(crate) mod shell;

@@ -3,6 +3,7 @@
 
 use futures_util::future::join_all;
 use macro_rules_attribute::apply;
+use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::approval_cycle::on_both;
@@ -283,4 +284,41 @@ async fn resend_repeated_with_its_key_sends_nothing_more(on: On) {
     );
     let not_an_admin = fixture.app.actor(BOB).keyed("k").post(many, &body).await;
     assert_eq!(not_an_admin.status, 403);
+}
+
+#[apply(on_both)]
+async fn resend_of_an_unknown_delivery_is_not_found_after_a_replay_and_before_key_and_body(on: On) {
+    let fixture = fixture_on(on).await;
+    let ops = |key: &str| fixture.app.actor(OPS).keyed(key);
+    let known = format!(
+        "/v1/deliveries/{}/resend",
+        id(&fixture.deliveries("").await[0])
+    );
+    let unknown = "/v1/deliveries/00000000-0000-7000-8000-000000000000/resend";
+    let json = "application/json";
+    for (key, kind, text, mistake) in [
+        ("a b", json, "{}", 400),
+        ("k", "text/plain", "x", 415),
+        ("k", json, "{", 400),
+        ("k", json, r#"{"x":1}"#, 422),
+    ] {
+        for (path, status) in [(known.as_str(), mistake), (unknown, 404)] {
+            let body = Some((kind, text.to_owned()));
+            let reply = ops(key).send(Method::POST, path, body).await;
+            assert_eq!(reply.status, status, "{path} {key} {text}: {}", reply.text);
+        }
+    }
+    let not_an_admin = fixture.app.actor(BOB).hit(unknown).await;
+    assert_eq!(not_an_admin.status, 403, "{}", not_an_admin.text);
+
+    let first = ops("k").hit(&known).await;
+    first.assert_header(202, "idempotency-replayed", "");
+    fixture.hook.reached(3).await;
+    fixture.counted(&[("sent", 2)]).await;
+    let moved = "update delivery set tenant = 'other'";
+    fixture.app.database.execute(moved).await;
+    let of_another_tenant = ops("a b").hit(&known).await;
+    of_another_tenant.assert_code(404, "not_found");
+    let repeated = ops("k").hit(&known).await;
+    repeated.assert_header(202, "idempotency-replayed", "true");
 }

@@ -351,3 +351,27 @@ async fn calls_that_lack_one_login_ask_for_it_once_and_run_or_are_rejected(on: O
     assert_eq!(app.tool.ledger().len(), 4, "the other call ran");
     app.stop().await;
 }
+
+#[apply(on_both)]
+async fn result_whose_number_is_a_secret_is_shown_without_its_digits(on: On) {
+    let (token, result) = ("123456789012", r#"{"orders":123456789012,"shops":2}"#);
+    let app = asking(on, "").await;
+    let asked = begin(&app, &[asks("credentials")]).await;
+    app.model.then(calls(&[asks("external_result")]));
+    let login = response(json!({"email": "alice@acme.example", "token": token}));
+    let asked = answer(&app, &Question::of(&asked, "credentials"), &login).await;
+    let question = Question::of(&asked, "external_result");
+    let body = format!(r#"{{"action":"respond","result":{result}}}"#);
+    let done = app.owner().bytes(&question.path(), body.into()).await;
+    done.assert_status(200, "Completed");
+    let shown = result.replace(token, "[secret jira.token]");
+    let decided = request(&app, &question.id).await;
+    assert_eq!(decided["decision"]["result"], shown, "{decided:#}");
+    let by_call = &decided["decision"]["decisions"][&question.call]["result"];
+    assert_eq!(*by_call, shown, "{decided:#}");
+    let journal = items(&app, &question.task).await;
+    let result = results_of(&journal, &question.call)[0];
+    assert_eq!(result["content"], shown, "{result:#}");
+    assert!(!json!(journal).to_string().contains(token), "{journal:#?}");
+    app.stop().await;
+}

@@ -35,7 +35,7 @@ const BESIDE_OUTSIDE: &[(&str, &str)] = &[
 const REASON: &str = "The server changed this tool.";
 
 #[derive(Default)]
-struct Server {
+pub struct Server {
     /// The difference between the reviewed definition and the definition that the server has now.
     live: Mutex<Option<DefinitionChange>>,
     /// The difference that the last comparison with the server found.
@@ -133,18 +133,37 @@ impl Server {
         });
     }
 
-    fn calls(&self) -> u32 {
+    /// Holds the next `prepare` with a `StartReason` until the test sends on the returned channel.
+    pub fn hold_next(&self) -> oneshot::Sender<()> {
+        let (goes_on, held) = oneshot::channel();
+        *self.held.lock().unwrap() = Some(held);
+        goes_on
+    }
+
+    /// Waits until a `prepare` is held.
+    pub async fn until_held(&self) {
+        self.preparing.notified().await;
+    }
+
+    pub fn calls(&self) -> u32 {
         *self.calls.lock().unwrap()
     }
 }
 
-async fn harness(calls: Calls) -> (EngineHarness, Arc<Server>) {
-    let mut harness = EngineHarness::new(StoreFixture::sqlite().await, calls).await;
+/// Gives the tool `refund` a server, whose tools are compared before each judgement, decision and
+/// start. Returns the server.
+pub fn serve_refund(harness: &mut EngineHarness) -> Arc<Server> {
     let server = Arc::new(Server::default());
     let shared = Arc::clone(&server);
     harness.refund = Some(Arc::new(move |spec| {
         Arc::new(Changing(spec.clone(), Arc::clone(&shared)))
     }));
+    server
+}
+
+async fn harness(calls: Calls) -> (EngineHarness, Arc<Server>) {
+    let mut harness = EngineHarness::new(StoreFixture::sqlite().await, calls).await;
+    let server = serve_refund(&mut harness);
     (harness, server)
 }
 
@@ -180,6 +199,36 @@ async fn approve(harness: &EngineHarness, asked: &RequestSpec) -> Result<(), Ref
     api.decide(&alice(), asked.request_id, yes, None)
         .await
         .map(drop)
+}
+
+/// Returns whether the page with one button for this action says, in a new process, that the tool
+/// has changed since the request was opened. The process has not compared the definitions before.
+async fn page_says_changed(
+    harness: &EngineHarness,
+    server: &Server,
+    asked: &RequestSpec,
+    action: Action,
+) -> bool {
+    *server.known.lock().unwrap() = None;
+    let row = harness.fixture.request(asked.request_id).await;
+    let (api, caller) = (harness.engine(0), alice());
+    let decisions = api.decisions();
+    let changed = decisions.asks_about_changed_tool(&caller, &row, action);
+    changed.await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn page_that_approves_a_changed_tool_compares_it_and_page_that_rejects_it_does_not() {
+    let (harness, server) = harness(SMALL).await;
+    server.changes("sha256:other", false);
+    let task = harness.held().await;
+    let asked = asked_about_change(&harness, task).await;
+    assert!(!page_says_changed(&harness, &server, &asked, Action::Approve).await);
+    // A POST that rejects compares nothing, so a new process refuses it.
+    assert!(page_says_changed(&harness, &server, &asked, Action::Reject).await);
+    server.changes("sha256:third", false);
+    assert!(page_says_changed(&harness, &server, &asked, Action::Approve).await);
+    assert_eq!(server.calls(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -277,6 +326,7 @@ async fn answer_to_a_question_of_a_changed_tool_is_taken_by_a_process_that_has_n
     let question = harness.open_specs(task).await.remove(0);
     assert_eq!(question.kind, RequestKind::Elicitation);
     // A new process does not know the change until it compares the definitions.
+    assert!(!page_says_changed(&harness, &server, &question, Action::Reject).await);
     *server.known.lock().unwrap() = None;
     let name = fills(&json!({"name": "a"}));
     alice_decides(&harness.engine(0), question.request_id, name).await;
@@ -324,13 +374,12 @@ async fn call_whose_preparation_failed_has_one_result_after_another_commit_came_
         )
     });
     *server.down.lock().unwrap() = true;
-    let (goes_on, held) = oneshot::channel();
-    *server.held.lock().unwrap() = Some(held);
+    let goes_on = server.hold_next();
     let engine = harness.engine(4);
     let task = engine.create(&alice(), go(), None).await.unwrap().task_id;
     // The commit of the start of `lookup` also stores the request for the result of `outside`. The
     // service prepares `refund` after this commit.
-    server.preparing.notified().await;
+    server.until_held().await;
     let asked = harness.open_specs(task).await.remove(0);
     assert_eq!(asked.kind, RequestKind::ExternalResult);
     let answer = whole(Action::Respond, Some(Value::from("it is there")));

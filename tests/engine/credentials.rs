@@ -2,6 +2,7 @@
 //! a call needs. Each call is sent with the value from the answer and runs once.
 
 mod answers;
+mod calls_in_flight;
 mod config_changes;
 mod validity;
 

@@ -138,6 +138,24 @@ async fn requests_of_a_newer_version_do_not_keep_later_ones_from_expiring(fixtur
 }
 
 #[apply(both)]
+async fn requests_that_are_open_only_by_their_rows_do_not_keep_later_ones_from_expiring(
+    fixture: StoreFixture,
+) {
+    let harness = EngineHarness::new(fixture, LARGE).await;
+    let (copied, overdue) = (harness.held().await, harness.held().await);
+    // The journal of the task `copied` does not have the copies of its request, so no replica can
+    // close them.
+    copy_request(&harness, copied, 200).await;
+    harness.fixture.forward(Duration::from_hours(25));
+    let engine = harness.engine(4);
+    for closed in [0, 0, 2] {
+        assert_eq!(engine.worker().expire().await.unwrap(), closed);
+    }
+    assert_ne!(harness.status(copied).await, TaskStatus::Paused);
+    assert_ne!(harness.status(overdue).await, TaskStatus::Paused);
+}
+
+#[apply(both)]
 async fn unreadable_request_found_by_an_inbox_is_removed_in_the_next_round(fixture: StoreFixture) {
     let harness = EngineHarness::new(fixture, LARGE).await;
     let (broken, _) = (harness.held().await, harness.held().await);

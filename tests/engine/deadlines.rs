@@ -14,9 +14,10 @@ use holdpoint::task::status::{RequestStatus, TaskStatus};
 use macro_rules_attribute::apply;
 use serde_json::Value;
 
+use super::changed_tools::serve_refund;
 use super::engine_harness::{
-    EngineHarness, alice, alice_decides, alice_is_refused, alice_writes, message, outcomes, person,
-    rejects, tool_results, whole,
+    EngineHarness, alice, alice_decides, alice_is_refused, alice_writes, drive, go, message,
+    outcomes, person, rejects, tool_results, whole,
 };
 use super::two_replicas::{Pair, closed, finance, place};
 use super::worker_steps::WorkerSteps as _;
@@ -27,6 +28,12 @@ const SMALL: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":5}"#)];
 const BOTH: &[(&str, &str)] = &[
     ("refund", r#"{"order":1,"amount":120}"#),
     ("forbidden", "{}"),
+];
+/// A call that a rule allows, and a call that is held. The first call starts once the second call
+/// is settled.
+const SMALL_BESIDE_LARGE: &[(&str, &str)] = &[
+    ("refund", r#"{"order":1,"amount":5}"#),
+    ("refund", r#"{"order":2,"amount":120}"#),
 ];
 
 async fn only_result(harness: &EngineHarness, task: TaskId) -> (Outcome, String) {
@@ -239,6 +246,56 @@ async fn expired_approval_is_told_to_the_model_differently_from_a_rejection(fixt
         assert_ne!(text, otherwise);
     }
     assert!(harness.tool.ledger().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_overdue_requests_are_closed_in_one_sweep_of_two_replicas() {
+    // More requests than a replica closes at once, each of a task of its own.
+    const REQUESTS: usize = 120;
+    let harness = EngineHarness::new(StoreFixture::postgres().await, LARGE).await;
+    let api = harness.engine(0);
+    for _ in 0..REQUESTS {
+        api.create(&alice(), go(), None).await.unwrap();
+    }
+    drive(&harness.engine(REQUESTS)).await;
+    let pair = Pair::of(harness).await;
+    pair.forward(Duration::from_hours(25));
+    let (here, there) = tokio::join!(pair.here.worker().expire(), pair.there.worker().expire());
+    // Both replicas read the same batch first, and each closes some of its requests.
+    assert_eq!(here.unwrap() + there.unwrap(), REQUESTS);
+}
+
+#[apply(both)]
+async fn end_of_a_request_is_stored_before_the_tool_of_another_call_is_compared(
+    fixture: StoreFixture,
+) {
+    for (expires, outcome) in [(true, Outcome::Expired), (false, Outcome::Rejected)] {
+        let mut harness =
+            EngineHarness::new(StoreFixture::like(&fixture).await, SMALL_BESIDE_LARGE).await;
+        let server = serve_refund(&mut harness);
+        let task = harness.held().await;
+        let (request, _) = harness.only_open(task).await;
+        let goes_on = server.hold_next();
+        let engine = harness.engine(1);
+        let ends = async {
+            if expires {
+                harness.fixture.forward(Duration::from_hours(25));
+                assert_eq!(engine.worker().expire().await.unwrap(), 1);
+            } else {
+                alice_decides(&engine, request, rejects(Then::Continue)).await;
+            }
+        };
+        let compares = async {
+            server.until_held().await;
+            assert!(harness.open(task).await.is_empty(), "expires: {expires}");
+            goes_on.send(()).unwrap();
+        };
+        tokio::join!(ends, compares);
+        harness.until_stopped(task).await;
+        let results = outcomes(&harness.journal(task).await);
+        assert_eq!(results, [outcome, Outcome::Succeeded]);
+        assert_eq!(server.calls(), 1);
+    }
 }
 
 #[apply(both)]

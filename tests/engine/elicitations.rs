@@ -2,11 +2,13 @@
 //! requests, and the next attempt at the call sends the answers back to the server.
 
 mod allowed_calls;
+mod answers_before_a_change;
 mod sealed_states;
 mod secrets;
 mod unknown_outcomes;
 
 use std::collections::{BTreeSet, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -43,6 +45,8 @@ const SEALING: &str =
 struct Server {
     answers: Mutex<VecDeque<ToolAnswer>>,
     resumed: Mutex<Vec<Option<Resume>>>,
+    /// The number of the attempt that never gets an answer; 0 if there is none.
+    unanswered: AtomicUsize,
 }
 
 struct ElicitingTool(ToolSpec, Arc<Server>);
@@ -56,6 +60,9 @@ impl Tool for ElicitingTool {
     async fn call(&self, call: &Invocation) -> ToolAnswer {
         assert!(call.permit.holds());
         self.1.resumed.lock().unwrap().push(call.resume.clone());
+        if self.1.resumed().len() == self.1.unanswered.load(Ordering::Relaxed) {
+            return std::future::pending().await;
+        }
         let next = self.1.answers.lock().unwrap().pop_front();
         next.unwrap_or(ToolAnswer::Succeeded {
             content: "paid".to_owned(),

@@ -8,6 +8,7 @@ mod failures;
 mod guards;
 mod quarantine;
 mod questions;
+mod standing_decisions;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use holdpoint::task::decision::Action;
@@ -15,7 +16,9 @@ use holdpoint::tool::{Invocation, Tool, ToolAnswer};
 use serde_json::Value;
 use tokio::sync::oneshot;
 
-use super::engine_harness::{EngineHarness, alice_decides, outcomes, whole};
+use super::engine_harness::{EngineHarness, alice_decides, drive, outcomes, whole};
+use super::stored_prompts::thinks;
+use super::worker_steps::WorkerSteps as _;
 use crate::store::store_fixture::StoreFixture;
 
 const SMALL: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":5}"#)];
@@ -42,9 +45,8 @@ impl Tool for LateTool {
     }
 }
 
-/// Returns a harness, a task whose call has an unknown outcome, and the channels on which the test
-/// sends the late answers of `N` attempts.
-async fn unknown<const N: usize>() -> (EngineHarness, TaskId, [oneshot::Sender<ToolAnswer>; N]) {
+/// Returns a harness, and the channels on which the test sends the late answers of `N` attempts.
+async fn late_tool<const N: usize>() -> (EngineHarness, [oneshot::Sender<ToolAnswer>; N]) {
     let mut harness = EngineHarness::new(StoreFixture::sqlite().await, SMALL).await;
     let mut answers = VecDeque::new();
     let senders = std::array::from_fn(|_| {
@@ -56,6 +58,13 @@ async fn unknown<const N: usize>() -> (EngineHarness, TaskId, [oneshot::Sender<T
     harness.refund = Some(Arc::new(move |spec| {
         Arc::new(LateTool(spec.clone(), Arc::clone(&shared)))
     }));
+    (harness, senders)
+}
+
+/// Returns a harness, a task whose call has an unknown outcome, and the channels on which the test
+/// sends the late answers of `N` attempts.
+async fn unknown<const N: usize>() -> (EngineHarness, TaskId, [oneshot::Sender<ToolAnswer>; N]) {
+    let (harness, senders) = late_tool().await;
     let task = harness.held().await;
     let asked = harness.open_specs(task).await.remove(0);
     assert_eq!(asked.kind, RequestKind::Reconcile);
@@ -139,6 +148,30 @@ async fn late_answer_after_a_person_settled_the_call_is_a_late_result() {
     until(&harness, task, |fact| matches!(fact, Fact::LateResult(_))).await;
     assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Responded]);
     assert_eq!(harness.status(task).await, TaskStatus::Completed);
+}
+
+/// The late answer arrives while the task's driver waits for the model, after `max_duration` has
+/// passed.
+#[tokio::test(flavor = "multi_thread")]
+async fn late_answer_during_a_model_call_ends_no_task_at_its_max_duration() {
+    let (mut harness, [late]) = late_tool().await;
+    let limits = "model: main, limits: { max_duration: 5s },";
+    harness.replace("model: main,", limits);
+    let (task, engine) = (harness.queued().await, harness.engine(1));
+    drive(&engine).await;
+    let request = harness.only_request(task, RequestKind::Reconcile).await;
+    let settled = whole(Action::Respond, Some(Value::from("it was paid")));
+    alice_decides(&harness.engine(0), request, settled).await;
+    let mut driver = engine.claim().await.unwrap().pop().unwrap();
+    thinks(&harness, &mut driver).await;
+    harness.fixture.forward(Duration::from_secs(8));
+    late.send(paid()).unwrap();
+    until(&harness, task, |fact| matches!(fact, Fact::LateResult(_))).await;
+    assert_eq!(harness.status(task).await, TaskStatus::Running);
+    driver.await;
+    let row = harness.journal(task).await.row;
+    let ended = (row.status, row.error, harness.prompt_count());
+    assert_eq!(ended, (TaskStatus::Completed, None, 2));
 }
 
 #[tokio::test(flavor = "multi_thread")]

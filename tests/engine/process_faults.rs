@@ -11,7 +11,7 @@ use macro_rules_attribute::apply;
 
 use super::engine_harness::{
     EngineHarness, alice, alice_is_refused, alice_writes, drive, go, join, message, outcomes,
-    spawn, turn, whole,
+    spawn, tool_results, turn, whole,
 };
 use super::worker_steps::WorkerSteps as _;
 use crate::store::store_fixture::{StoreFixture, both};
@@ -214,6 +214,43 @@ async fn call_approved_before_a_failure_is_withdrawn_by_a_message_and_run_by_a_r
         outcomes(&harness.journal(retried).await),
         [Outcome::Succeeded]
     );
+}
+
+#[apply(both)]
+async fn call_whose_request_expired_when_its_task_failed_stays_expired_after_a_message_or_a_retry(
+    fixture: StoreFixture,
+) {
+    let mut harness = EngineHarness::new(fixture, &[("tag", r#"{"text":"paid"}"#)]).await;
+    harness.replace(
+        r#"http: { method: POST, url: "{tool}/tag" }"#,
+        "external: {}",
+    );
+    let whole_yaml = harness.yaml();
+    let [spoken, retried] = [harness.held().await, harness.held().await];
+    harness.replace("  billing:", "  other:");
+    harness.fixture.forward(std::time::Duration::from_hours(25));
+    let closed = harness.engine(0).worker().expire().await.unwrap();
+    assert_eq!(closed, 2);
+    for task in [spoken, retried] {
+        let journal = harness.journal(task).await;
+        assert_eq!(journal.row.status, TaskStatus::Failed);
+        assert_eq!(outcomes(&journal), []);
+    }
+    harness.configure(|_| whole_yaml.clone());
+    let api = harness.engine(0);
+    alice_writes(&api, spoken, message("go")).await;
+    api.retry(&alice(), retried, None).await.unwrap();
+    let text = "The request for the result of this call expired. It is not known whether the call was run.";
+    for task in [spoken, retried] {
+        harness.finish(task).await;
+        let journal = harness.journal(task).await;
+        assert_eq!(journal.row.status, TaskStatus::Completed);
+        let results = tool_results(&journal.items);
+        let results: Vec<_> = results
+            .map(|result| (result.outcome, result.content.as_str()))
+            .collect();
+        assert_eq!(results, [(Outcome::Expired, text)]);
+    }
 }
 
 #[apply(both)]

@@ -347,3 +347,71 @@ async fn repeatable_call_fails_after_three_attempts(fixture: StoreFixture) {
         .collect();
     assert_eq!((harness.executions(task, "/tag"), keys.len()), (3, 1));
 }
+
+/// Creates a task with two calls whose results a client gives, and a held call.
+async fn held_beside_external_calls(fixture: StoreFixture) -> (EngineHarness, TaskId) {
+    const CALLS: &[(&str, &str)] = &[
+        ("outside", "{}"),
+        ("elsewhere", "{}"),
+        ("refund", r#"{"order":1,"amount":120}"#),
+    ];
+    let mut harness = EngineHarness::new(fixture, CALLS).await;
+    let tools = "  outside: { parameters: { type: object }, external: {} }
+  elsewhere: { parameters: { type: object }, external: {} }
+  forbidden: {";
+    harness.replace("  forbidden: {", tools);
+    let offered = "refund, forbidden, outside, elsewhere]";
+    harness.replace("refund, forbidden]", offered);
+    let rule = "policy:\n  - { name: far, tools: [elsewhere], decide: allow }\n";
+    harness.replace("policy:\n", rule);
+    let task = harness.held().await;
+    (harness, task)
+}
+
+#[apply(both)]
+async fn judgement_of_an_external_call_comes_before_the_request_of_another(fixture: StoreFixture) {
+    let denied = (
+        "[elsewhere], decide: allow",
+        "[elsewhere], decide: deny",
+        &[
+            "decision",
+            "task_status",
+            "judged",
+            "tool_result",
+            "intervention_requested",
+            "tool_started",
+            "tool_result",
+            "task_status",
+        ][..],
+    );
+    let run_here = (
+        "elsewhere: { parameters: { type: object }, external: {} }",
+        r#"elsewhere: { http: { method: POST, url: "{tool}/elsewhere" } }"#,
+        &[
+            "decision",
+            "task_status",
+            "judged",
+            "intervention_requested",
+            "tool_started",
+            "tool_result",
+            "tool_started",
+            "tool_result",
+            "task_status",
+        ][..],
+    );
+    for (part, by, expected) in [denied, run_here] {
+        let like = StoreFixture::like(&fixture).await;
+        let (mut harness, task) = held_beside_external_calls(like).await;
+        let approval = harness.only_request(task, RequestKind::Approval).await;
+        harness.replace(part, by);
+        alice_decides(&harness.engine(0), approval, whole(Action::Approve, None)).await;
+        harness.run().await;
+        let items = harness.journal(task).await.items;
+        let names = items.iter().map(|item| item.fact.type_name());
+        let since: Vec<_> = names.skip_while(|name| *name != "decision").collect();
+        assert_eq!(since, expected, "{by}");
+        harness
+            .only_request(task, RequestKind::ExternalResult)
+            .await;
+    }
+}

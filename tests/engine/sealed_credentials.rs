@@ -354,6 +354,27 @@ async fn credential_in_a_model_error_is_redacted(fixture: StoreFixture) {
 }
 
 #[apply(both)]
+async fn credential_across_the_cut_of_a_model_error_leaves_nothing_behind(fixture: StoreFixture) {
+    let harness = clerk(fixture, &[]).await;
+    let base64 = BASE64_STANDARD.encode(TOKEN);
+    for spelled in [TOKEN, &base64] {
+        let kept: String = spelled.chars().take(9).collect();
+        let cut = format!("Model `main` gave no usable answer: {TOKEN} and {kept}…");
+        harness.script(move |asked| match asked {
+            1 => Ok(turn(&[("comment", "{}")])),
+            _ => Err(ModelError::new(cut.clone())),
+        });
+        let task = harness.stopped().await;
+        fill(&harness, task, &jira(TOKEN)).await;
+        let error = harness.journal(task).await.row.error.unwrap();
+        assert_eq!(
+            error.detail,
+            "Model `main` gave no usable answer: [secret jira.token] and…"
+        );
+    }
+}
+
+#[apply(both)]
 async fn credential_shorter_than_twelve_characters_is_used_but_not_redacted(fixture: StoreFixture) {
     let harness = clerk(fixture, &[&[("look", "{}"), ("plain", "{}")]]).await;
     harness.tool.answers(200, "abc12345678");

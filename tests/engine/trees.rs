@@ -8,3 +8,4 @@ pub(super) mod harness;
 mod interleavings;
 mod shared_state;
 mod stale_state;
+mod waits_for_room;

@@ -22,11 +22,11 @@ const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":500}"#)];
 /// - two leases of processes that also drive other tasks,
 /// - five leases of processes that drive this task alone,
 /// - the lease of a process that only loads the task to fail it.
-const DEATHS: i32 = 8;
+pub const DEATHS: i32 = 8;
 
 /// Changes the row as if `deaths` processes had died while they loaded the task, and queues the
 /// task.
-async fn died(harness: &EngineHarness, task: TaskId, deaths: i32) {
+pub async fn died(harness: &EngineHarness, task: TaskId, deaths: i32) {
     let id = harness.fixture.literal(task.0);
     let listed = if harness.fixture.is_postgres() {
         format!(
@@ -64,7 +64,7 @@ pub async fn ended(harness: &EngineHarness, task: TaskId) -> (TaskStatus, Option
     (row.status, row.error.map(|error| error.code))
 }
 
-const UNREAD: (TaskStatus, Option<FailureCode>) =
+pub const UNREAD: (TaskStatus, Option<FailureCode>) =
     (TaskStatus::Failed, Some(FailureCode::NoProgress));
 
 #[apply(both)]

@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use macro_rules_attribute::apply;
 use serde_json::json;
 
-use super::{BACKEND, NotifyFixture};
+use super::{BACKEND, BEYOND_RETRIES, NotifyFixture};
 use crate::api::approval_cycle::on_both;
+use crate::support::eventually;
 use crate::support::fake_chat_completions::{calls, text_answer};
 use crate::support::fake_receiver::{FakeReceiver, Received};
 use crate::support::test_app::{BOB, OPS, OTHER, On, TestApp};
@@ -62,6 +63,47 @@ async fn entry_gets_the_events_of_its_tenants_only(on: On) {
         .map(|one| one.body["data"]["root_task_id"].clone())
         .collect();
     assert_eq!(of, [json!(own)]);
+}
+
+#[apply(on_both)]
+async fn entry_without_tenants_gets_nothing_about_a_tenant_whose_keys_are_gone(on: On) {
+    let named = "tenants: [acme, other]";
+    let of_both = BACKEND.replace("tenants: [acme]", named);
+    let mut fixture = NotifyFixture::start(on, &of_both).await;
+    fixture.hook.answers(500);
+    fixture.app.model.then(text_answer("done"));
+    let reply = fixture
+        .app
+        .actor(OTHER)
+        .post("/v1/tasks", &json!({"input": "hello"}))
+        .await;
+    assert_eq!(reply.str("/status"), "Completed");
+    fixture.hook.reached(1).await;
+    fixture
+        .app
+        .restart_with(|yaml| {
+            let yaml = yaml.replace(&format!(", {named}"), "");
+            let lines = yaml.lines().filter(|line| !line.contains(OTHER));
+            lines.collect::<Vec<_>>().join("\n")
+        })
+        .await;
+    let before = fixture.hook.count();
+    fixture.hook.answers(200);
+    fixture.advance(BEYOND_RETRIES);
+    let ended = async || {
+        let states = "select state from delivery where tenant = 'other'";
+        let states = fixture.app.database.texts(states).await;
+        states.iter().all(|state| state != "due").then_some(states)
+    };
+    let states = eventually("the waiting message has ended", ended).await;
+    assert_eq!(
+        (states, fixture.hook.count()),
+        (vec!["dropped".to_owned()], before)
+    );
+    let own = fixture.short().await;
+    fixture.hook.reached(before + 1).await;
+    let last = fixture.hook.all().pop().unwrap();
+    assert_eq!(last.body["data"]["root_task_id"], own);
 }
 
 #[apply(on_both)]

@@ -39,6 +39,58 @@ fn reviewed(files: &str, mail: &str) -> String {
     reviewed.out
 }
 
+/// A lock file with a server that has no tools.
+const LOCKED: &str = r#"{
+  "servers": {
+    "files": {
+      "locked_at": "2026-01-01T00:00:00Z",
+      "protocol": "2025-11-25",
+      "server": null,
+      "tools": {}
+    }
+  },
+  "version": 1
+}
+"#;
+
+#[test]
+fn review_without_a_file_or_whose_file_names_no_servers_by_mistake_keeps_the_lock_file() {
+    for (yaml, said) in [
+        (None, "no configuration is named"),
+        (
+            Some("mpc: { files: { url: 'http://127.0.0.1:9/' } }\n"),
+            "holdpoint.yaml:1:1: mpc: unknown key `mpc`",
+        ),
+        (
+            Some("- mcp: {}\n"),
+            "holdpoint.yaml:1:1: expected a map, found a list",
+        ),
+    ] {
+        let folder = Folder::new();
+        let lock = folder.file("holdpoint.mcp.json");
+        std::fs::write(&lock, LOCKED).unwrap();
+        if let Some(yaml) = yaml {
+            std::fs::write(folder.file("holdpoint.yaml"), yaml).unwrap();
+        }
+        let refused = holdpoint(folder.path(), &["mcp", "lock", "--yes"], &[]);
+        assert_eq!(refused.code, Some(2), "{}{}", refused.out, refused.err);
+        assert!(refused.err.contains(said), "{}", refused.err);
+        assert_eq!(std::fs::read_to_string(&lock).unwrap(), LOCKED);
+    }
+}
+
+#[test]
+fn review_of_the_file_in_the_working_directory_announces_it() {
+    let folder = Folder::new();
+    std::fs::write(folder.file("holdpoint.mcp.json"), LOCKED).unwrap();
+    std::fs::write(folder.file("holdpoint.yaml"), "mcp: {}\n").unwrap();
+    let reviewed = holdpoint(folder.path(), &["mcp", "lock", "--check"], &[]);
+    assert_eq!(reviewed.code, Some(1), "{}", reviewed.err);
+    let taken =
+        "Neither --config nor HOLDPOINT_CONFIG names a configuration: using ./holdpoint.yaml.\n";
+    assert!(reviewed.err.starts_with(taken), "{}", reviewed.err);
+}
+
 fn warning(tool: &str, other: &str, server: &str) -> String {
     format!("  warning  {tool}\n    A text mentions `{other}`, a tool of the server `{server}`.\n")
 }

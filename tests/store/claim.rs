@@ -202,6 +202,25 @@ async fn lease_is_renewed_only_by_its_owner(fixture: StoreFixture) {
 }
 
 #[apply(both)]
+async fn lease_renewed_after_the_clock_was_set_back_is_taken_over_at_its_end(
+    fixture: StoreFixture,
+) {
+    let id = fixture.task().await;
+    assert_eq!(claim(&fixture.store, "me", 1).await, [id]);
+    // The stored times are an hour ahead, as if the clock had been set back since the claim.
+    let stored = [("agent_task", "lease_until"), ("claimable_task", "due_at")];
+    let tables = if fixture.is_postgres() { 2 } else { 1 };
+    for (table, column) in &stored[..tables] {
+        let sql = format!("update {table} set {column} = {column} + 3600000000 returning {column}");
+        fixture.execute(&sql).await;
+    }
+    assert_eq!(fixture.store.renew("me", LEASE, &[id]).await.unwrap(), [id]);
+    assert!(claim(&fixture.store, "other", 1).await.is_empty());
+    fixture.forward(LEASE);
+    assert_eq!(claim(&fixture.store, "other", 1).await, [id]);
+}
+
+#[apply(both)]
 async fn parked_task_sleeps_until_its_time_or_until_it_is_queued(fixture: StoreFixture) {
     let id = fixture.task().await;
     lease(&fixture, id, LeaseChange::Park { wake_in: None }).await;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use holdpoint::secret::Secret;
 use holdpoint::store::{CommitError, OpenError, Settings, Store};
-use holdpoint::task::change::{AskerPresence, IdempotencyRow};
+use holdpoint::task::change::{AskerPresence, Change, IdempotencyRow};
 use holdpoint::task::id::TaskId;
 use holdpoint::task::time::Time;
 use holdpoint::world::{Clock, SystemClock};
@@ -14,12 +14,13 @@ use sqlx::Executor as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, UnixStream};
 
+use super::busy_writer::commit_while_busy;
 use super::store_fixture::{StoreFixture, acme_requests, change, fresh, new_task, said};
 use crate::support::forwarder::Forwarder;
 use crate::support::postgres::run;
 
 /// A proxy to the database server. For each of the next `swallow` commits that contain the mark,
-/// the proxy drops the server's reply and cuts the connection.
+/// the proxy drops the server's reply, sends its own reply, if it has any, and cuts the connection.
 pub(crate) struct LossyProxy {
     url: String,
     pub(crate) swallow: Arc<AtomicUsize>,
@@ -40,8 +41,20 @@ impl LossyProxy {
 /// The text of an item. The proxy recognizes the commit of this item by the text.
 const MARK: &[u8] = b"the text that marks the commit";
 
+/// The reply of a Postgres server that ends by a panic because its disk is full.
+const PANIC: &[u8] = b"E\0\0\0\x29SPANIC\0VPANIC\0C53100\0Mno space left\0\0";
+
 /// Starts a proxy that may lose the replies to commits that contain `mark`.
 pub(crate) async fn lossy(fixture: &StoreFixture, mark: &'static [u8]) -> LossyProxy {
+    replacing(fixture, mark, b"").await
+}
+
+/// Like [`lossy`], but the proxy sends `reply` in place of each lost reply.
+async fn replacing(
+    fixture: &StoreFixture,
+    mark: &'static [u8],
+    reply: &'static [u8],
+) -> LossyProxy {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let (socket, name) = {
@@ -90,10 +103,12 @@ pub(crate) async fn lossy(fixture: &StoreFixture, mark: &'static [u8]) -> LossyP
                 });
                 let mut bytes = vec![0; 1 << 16];
                 while let Ok(read @ 1..) = from_server.read(&mut bytes).await {
-                    // The server has committed; the reply is lost.
-                    if lost.load(Ordering::SeqCst) == 1
-                        || to_client.write_all(&bytes[..read]).await.is_err()
-                    {
+                    // The server has committed; its reply is lost.
+                    if lost.load(Ordering::SeqCst) == 1 {
+                        let _ = to_client.write_all(reply).await;
+                        return;
+                    }
+                    if to_client.write_all(&bytes[..read]).await.is_err() {
                         return;
                     }
                 }
@@ -132,6 +147,60 @@ async fn commit_whose_answer_was_lost_is_found_by_its_id_and_not_written_twice()
         );
         assert_eq!(fixture.row(id).await.version, 2);
     }
+}
+
+/// Returns a change that creates a task, and that the proxy recognizes by its mark.
+fn marked() -> Change {
+    let id = TaskId(fresh());
+    let mut new = new_task(id, "acme", "alice");
+    new.facts.push(said(std::str::from_utf8(MARK).unwrap()));
+    change(id, vec![new])
+}
+
+/// The commit may be on disk when the server ends by a panic, so the code of the panic does not
+/// tell whether the change was written.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commit_that_the_server_answers_by_a_panic_is_found_by_its_id() {
+    let fixture = StoreFixture::postgres().await;
+    let way = replacing(&fixture, MARK, PANIC).await;
+    let store = way.store(Arc::new(SystemClock)).await;
+    way.swallow.store(1, Ordering::SeqCst);
+    let written = marked();
+    let id = written.root;
+    assert!(store.commit(written).await.is_ok());
+    assert_eq!(way.swallow.load(Ordering::SeqCst), 0, "the answer was lost");
+    assert_eq!(fixture.row(id).await.version, 1);
+}
+
+/// The changes of a lost batch are looked up a few at a time. While the database is away, the
+/// lookups of one change take the whole limit.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn changes_of_a_lost_batch_share_one_time_limit_while_the_database_is_away() {
+    let fixture = StoreFixture::postgres().await;
+    let way = lossy(&fixture, MARK).await;
+    let settings = Settings {
+        url: Secret::new(way.url.clone()),
+        writers: 1,
+        // The store adds two seconds for the network to this limit.
+        statement_timeout: Duration::from_secs(3),
+        ..Settings::default()
+    };
+    let store = Store::open(&settings, Arc::new(SystemClock)).await.unwrap();
+    let id = TaskId(fresh());
+    let opens_connection = change(id, vec![new_task(id, "acme", "alice")]);
+    store.commit(opens_connection).await.unwrap();
+    way.swallow.store(1, Ordering::SeqCst);
+    // The writer keeps its connection, and the lookups get none.
+    way.listener.abort();
+    assert!(way.listener.await.unwrap_err().is_cancelled());
+    let changes = (0..64).map(|_| marked()).collect();
+    // Sixteen turns of five seconds each would take longer.
+    let limit = Duration::from_secs(40);
+    let lost = tokio::time::timeout(limit, commit_while_busy(&store, changes)).await;
+    let (size, results) = lost.expect("the changes do not wait for each other's lookups");
+    assert_eq!(size, 64);
+    let mut results = results.into_iter();
+    assert!(results.all(|result| result == Err(CommitError::Unknown)));
 }
 
 /// When the reply to a commit is lost, the store looks for the commit's first item. A change of the

@@ -7,13 +7,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdpoint::secret::Secret;
-use holdpoint::store::{OpenError, Settings, Store};
+use holdpoint::store::{CommitError, OpenError, Settings, Store};
+use holdpoint::task::change::{AskerPresence, TaskChange};
+use holdpoint::task::id::CallId;
+use holdpoint::task::item::Fact;
 use holdpoint::task::time::Time;
 use holdpoint::world::SystemClock;
 use macro_rules_attribute::apply;
 use tokio::time::timeout;
 
-use super::store_fixture::{StoreFixture, both, finance};
+use super::store_fixture::{StoreFixture, both, finance, fresh};
 use crate::support::postgres::{Cluster, run};
 
 /// Opens the same database as another process would.
@@ -230,6 +233,39 @@ async fn changed_server_found_by_many_at_once_gets_one_moment() {
     }
     moments.dedup();
     assert_eq!(moments.len(), 1);
+}
+
+/// The commit may be the first statement on a promoted standby. The journal was read before, and
+/// the call may have run in the lost history.
+#[tokio::test]
+async fn permit_by_a_journal_that_was_read_before_a_promotion_is_stale() {
+    let fixture = StoreFixture::postgres().await;
+    let task = fixture.task().await;
+    let started = Fact::ToolStarted {
+        tool_call_id: CallId(fresh()),
+        name: "Bash".to_owned(),
+        digest: "sha256:1".to_owned(),
+        attempt: 1,
+        timeout_ms: 1,
+        replica: "asker".to_owned(),
+        grant: None,
+    };
+    let permit = TaskChange {
+        facts: vec![started],
+        asker: Some(AskerPresence::Delivered),
+        ..fixture.next(task).await
+    };
+    let promoted = "update database_identity
+        set doubted_at = (select max(updated_at) from agent_task) returning doubted_at";
+    fixture.execute(promoted).await;
+    assert_eq!(fixture.write(permit.clone()).await, Err(CommitError::Stale));
+    let journal = fixture.store.journal(task).await.unwrap().unwrap();
+    assert!(journal.history_uncertain_until.is_some());
+    let read_again = TaskChange {
+        history_uncertain_until: journal.history_uncertain_until,
+        ..permit
+    };
+    assert!(fixture.write(read_again).await.is_ok());
 }
 
 /// A hosted server may hide its identity. If a server begins or ceases to hide its identity, it

@@ -11,7 +11,7 @@ use sqlx::{Connection as _, Executor as _, PgConnection};
 
 use super::store_fixture::StoreFixture;
 use crate::support::forwarder::Forwarder;
-use crate::support::postgres::{Cluster, run};
+use crate::support::postgres::{Cluster, PrivateCluster, run};
 
 async fn open(settings: &Settings) -> Result<Store, OpenError> {
     Store::open(settings, Arc::new(SystemClock)).await
@@ -378,6 +378,19 @@ async fn postgres_with_synchronous_commit_off_is_refused() {
         ..fixture.settings.clone()
     };
     assert!(open(&settings).await.unwrap().ready().await);
+}
+
+#[tokio::test]
+async fn database_whose_encoding_is_not_utf8_is_refused() {
+    let cluster = PrivateCluster::start();
+    let create = "create database latin encoding 'LATIN1' template template0";
+    run(&cluster.url("postgres"), create.to_owned()).await;
+    let settings = Settings {
+        url: Secret::new(cluster.url("latin")),
+        ..Settings::default()
+    };
+    let refused = open(&settings).await.unwrap_err();
+    assert!(matches!(refused, OpenError::Encoding), "{refused:?}");
 }
 
 #[tokio::test]

@@ -8,6 +8,8 @@ use crate::mcp::lock::{Lock, LockedTool};
 use crate::policy::Policy;
 use crate::task::tool_spec::{Effect, ToolKind};
 
+mod approvers;
+
 const FILE: &str = r#"
 models: { m: { provider: openai, model: x } }
 mcp:

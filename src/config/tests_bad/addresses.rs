@@ -1,5 +1,5 @@
 //! Tests of addresses with characters that a parser of URLs skips, and of addresses to listen on
-//! that overlap.
+//! that overlap, or to which a service without accounts would not answer.
 
 use super::*;
 
@@ -27,6 +27,28 @@ fn own_page_with_a_blank_or_a_line_break_is_refused() {
             (expected, expected),
             "{url:?}"
         );
+    }
+}
+
+#[test]
+fn service_without_accounts_listens_only_on_addresses_that_it_answers_to() {
+    for (auth, ip, is_refused) in [
+        ("", "127.0.0.2", true),
+        ("", "127.255.255.254", true),
+        ("", "127.0.0.1", false),
+        ("", "localhost", false),
+        ("", "[::1]", false),
+        (AUTH, "127.0.0.2", false),
+    ] {
+        for (key, port) in [("listen", 80), ("metrics_listen", 81)] {
+            let text = format!("{BASE}server: {{ {key}: '{ip}:{port}' }}\n{TOOL}{auth}");
+            let found = read(&text).err().unwrap_or_default();
+            let line = format!(
+                "3:11: server.{key}: without `auth` the service answers only to the hosts `localhost`, `127.0.0.1` and `[::1]`: listen on `127.0.0.1` or `[::1]`"
+            );
+            let expected = if is_refused { vec![line] } else { Vec::new() };
+            assert_eq!(found, expected, "{key} {ip}");
+        }
     }
 }
 

@@ -5,6 +5,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 
 use super::Decisions;
@@ -97,19 +98,21 @@ impl<'e> Decider<'e> {
         decision: &mut Decision,
     ) -> Result<(), Refusal> {
         let answers = decision.decisions.values_mut();
-        let texts = answers.flat_map(|answer| [&mut answer.reason, &mut answer.result_text]);
-        let texts: Vec<&mut String> = [&mut decision.reason, &mut decision.result_text]
-            .into_iter()
-            .chain(texts)
-            .flatten()
-            .collect();
-        if texts.is_empty() && decision.response.is_none() {
+        let (reasons, results): (Vec<_>, Vec<_>) = answers
+            .map(|answer| (&mut answer.reason, &mut answer.result_text))
+            .chain([(&mut decision.reason, &mut decision.result_text)])
+            .unzip();
+        let mut texts = reasons.iter().chain(&results);
+        if texts.all(|text| text.is_none()) && decision.response.is_none() {
             return Ok(());
         }
         let stored = redactor_for(self.engine, session).await?;
         let redactor = stored.merged_with(provided);
-        for text in texts {
-            redact_in_place(&redactor, text);
+        for reason in reasons.into_iter().flatten() {
+            redact_in_place(&redactor, reason);
+        }
+        for result in results.into_iter().flatten() {
+            redact_json(&redactor, result);
         }
         let Some(form) = &mut decision.response else {
             return Ok(());
@@ -205,6 +208,18 @@ async fn redactor_for(engine: &Engine, session: &TaskSession) -> Result<Redactor
 fn redact_in_place(redactor: &Redactor, text: &mut String) {
     if let Cow::Owned(redacted) = redactor.redact(text) {
         *text = redacted;
+    }
+}
+
+/// Redacts JSON text. The placeholder of a secret that stood in a number is not valid JSON. The
+/// whole redacted text then becomes a JSON string, so that readers do not get null.
+fn redact_json(redactor: &Redactor, text: &mut String) {
+    if let Cow::Owned(redacted) = redactor.redact(text) {
+        *text = if serde_json::from_str::<IgnoredAny>(&redacted).is_ok() {
+            redacted
+        } else {
+            Value::String(redacted).to_string()
+        };
     }
 }
 

@@ -111,9 +111,11 @@ impl Decisions<'_> {
         Err(Refusal::Unavailable)
     }
 
-    /// Returns whether an answer of `caller` would withdraw the open request `row`, because a tool
-    /// of the request's calls, or the request's credential form, has changed since the request was
-    /// opened. Compares with the configuration, asks no tool's server, and changes nothing.
+    /// Returns whether an answer of `caller` with this `action` would withdraw the open request
+    /// `row`, because a tool of the request's calls, or the request's credential form, has changed
+    /// since the request was opened. Stores nothing. Asks the tools' servers only where
+    /// [`Decisions::decide`] does, and only if the tools differ as far as this process knows: after
+    /// a restart, it may not know yet that the request shows a change of the tool.
     ///
     /// # Errors
     /// `Unavailable` when the database does not answer; `Internal` if the journal is unreadable.
@@ -121,6 +123,7 @@ impl Decisions<'_> {
         self,
         caller: &Caller,
         row: &RequestRow,
+        action: Action,
     ) -> Result<bool, Refusal> {
         let approvers = &row.spec.terms.approvers;
         let Some(approver) = may_decide(caller, &row.tenant, &row.owner, approvers) else {
@@ -139,8 +142,13 @@ impl Decisions<'_> {
             approver,
         };
         let agent = agent.as_deref().ok();
-        // The person has not chosen an action yet. `Approve` stands for every action except
-        // `Retry`, because `is_tool_changed` gives the same result for all of them.
-        Ok(decider.is_tool_changed(agent, &session, open, Action::Approve, &calls))
+        let is_changed = || decider.is_tool_changed(agent, &session, open, action, &calls);
+        if let Some(agent) = agent
+            && is_changed()
+        {
+            let comparison = decider.compare_tools(agent, &session, (open, action), &calls);
+            Box::pin(comparison).await;
+        }
+        Ok(is_changed())
     }
 }

@@ -15,10 +15,21 @@ use crate::task::status::RequestStatus;
 /// The maximum number of requests that are closed at the same time.
 const MAX_EXPIRED_AT_ONCE: usize = 100;
 
+/// The result of an attempt to close an overdue request.
+enum Closing {
+    /// This replica has closed the request.
+    Closed,
+    /// The request is no longer open, for example because another replica has closed it.
+    NotOpen,
+    /// The request is still open.
+    LeftOpen,
+}
+
 /// Closes the requests whose deadline has passed by the database's clock, in batches. Returns the
-/// number of closed requests. If this replica cannot close a request, this function returns after
-/// the request's batch, and skips the request when it is called again (`skipped_overdue`). After a
-/// batch with the last overdue request, the next call starts from the first request again.
+/// number of requests that this replica has closed. The batches end with the last overdue request,
+/// or with a batch of which this replica has closed no request. If this replica cannot close a
+/// request, it skips the request in the next batches and calls (`skipped_overdue`). After a batch
+/// with the last overdue request, the next call starts from the first request again.
 ///
 /// # Errors
 /// `Unavailable` when the database does not answer.
@@ -27,49 +38,65 @@ pub(in crate::engine) async fn expire_overdue(engine: &Arc<Engine>) -> Result<us
     loop {
         let skipped = engine.skipped_overdue.load(Ordering::Relaxed);
         let overdue = engine.store.overdue(skipped, MAX_EXPIRED_AT_ONCE).await?;
-        let closed = expire_all(engine, &overdue).await?;
+        let (closed, left_open) = expire_all(engine, &overdue).await?;
         closed_count += closed;
         // This replica may be unable to close some requests, for example if a newer version of this
-        // program wrote items of their tasks. The next call skips these requests, because otherwise
-        // they could fill every batch, and the replica would never read the later requests. Each
-        // failed attempt costs a read of the task, so this call ends after a batch with failures.
-        let left_open = overdue.len() - closed;
+        // program wrote items of their tasks. The next batch skips these requests, because
+        // otherwise they could fill every batch, and the replica would never read the later
+        // requests. Each failed attempt costs a read of the task, so this call ends after a batch
+        // of failures. The requests that another replica has closed are not skipped: the next batch
+        // does not have them.
         let is_last = overdue.len() < MAX_EXPIRED_AT_ONCE;
-        let skipped = if is_last { 0 } else { skipped + left_open };
+        let skipped = match closed {
+            _ if is_last => 0,
+            // The batch may be full of requests that are open only by their rows, so all of it is
+            // skipped.
+            0 => skipped + overdue.len(),
+            _ => skipped + left_open,
+        };
         engine.skipped_overdue.store(skipped, Ordering::Relaxed);
-        if is_last || left_open > 0 || engine.stop.is_cancelled() {
+        if is_last || closed == 0 || engine.stop.is_cancelled() {
             return Ok(closed_count);
         }
     }
 }
 
 /// Closes the requests in `overdue`, which pairs each request with its task. Returns the number of
-/// closed requests.
+/// requests that this replica has closed, and the number of those that are still open.
 async fn expire_all(
     engine: &Arc<Engine>,
     overdue: &[(RequestId, TaskId)],
-) -> Result<usize, Refusal> {
+) -> Result<(usize, usize), Refusal> {
     let closings = overdue.iter().copied();
     let closings = closings.map(|(request, task)| expire(engine, request, task));
-    let mut closed_count = 0;
-    for ((request, _), closed) in overdue.iter().zip(join_all(closings).await) {
-        match closed {
+    let (mut closed, mut left_open) = (0, 0);
+    for ((request, _), closing) in overdue.iter().zip(join_all(closings).await) {
+        match closing {
             Err(Refusal::Unavailable) => return Err(Refusal::Unavailable),
             // The error is logged and not returned, because other requests may have been closed.
-            Err(error) => tracing::error!(%request, %error, "a request could not be closed"),
-            Ok(closed) => closed_count += usize::from(closed),
+            Err(error) => {
+                tracing::error!(%request, %error, "a request could not be closed");
+                left_open += 1;
+            }
+            Ok(Closing::Closed) => closed += 1,
+            Ok(Closing::NotOpen) => {}
+            Ok(Closing::LeftOpen) => left_open += 1,
         }
     }
-    Ok(closed_count)
+    Ok((closed, left_open))
 }
 
-async fn expire(engine: &Arc<Engine>, request: RequestId, task: TaskId) -> Result<bool, Refusal> {
+async fn expire(
+    engine: &Arc<Engine>,
+    request: RequestId,
+    task: TaskId,
+) -> Result<Closing, Refusal> {
     for _ in 0..MAX_TRIES {
         let Some(mut session) = engine.load(task).await? else {
-            return Ok(false);
+            return Ok(Closing::LeftOpen);
         };
         if session.own.progress.open_request(request).is_none() {
-            return Ok(false);
+            return Ok(Closing::NotOpen);
         }
         session.push(Fact::RequestClosed {
             request_id: request,
@@ -82,10 +109,10 @@ async fn expire(engine: &Arc<Engine>, request: RequestId, task: TaskId) -> Resul
             session.resume_if_unblocked();
         }
         if engine.submit(session).await?.is_some() {
-            return Ok(true);
+            return Ok(Closing::Closed);
         }
     }
     // At each try, another commit came first or the database refused the change. The next call of
     // `expire_overdue` closes the request if it is still open.
-    Ok(false)
+    Ok(Closing::LeftOpen)
 }

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use super::MAX_TRIES;
+use crate::engine::driver::credentials::stored_credentials;
 use crate::engine::session::{LateAttempt, TaskSession};
 use crate::engine::{Engine, Refusal};
 use crate::store::ReadError;
 use crate::task::id::TaskId;
-use crate::task::item::Fact;
+use crate::task::item::{Fact, ToolResult};
 use crate::tool::ToolAnswer;
 
 impl Engine {
@@ -47,13 +48,13 @@ impl Engine {
         late: &LateAttempt,
         answer: ToolAnswer,
     ) -> Result<(), Refusal> {
-        let Some(result) = TaskSession::result(late.call, late.tool.clone(), answer) else {
+        let Some(received) = TaskSession::result(late.call, late.tool.clone(), answer) else {
             return Ok(());
         };
         let mut conflicts = 0;
         while conflicts < MAX_TRIES {
-            let mut session = match self.load(task).await {
-                Ok(Some(session)) => session,
+            let (mut session, result) = match self.load_with_late(task, &received).await {
+                Ok(Some(loaded)) => loaded,
                 Ok(None) => return Ok(()),
                 Err(ReadError::Unavailable) if self.back_off().await.is_ok() => continue,
                 Err(error) => return Err(error.into()),
@@ -66,10 +67,10 @@ impl Engine {
                 // result, so this answer becomes a late result. An earlier try of this loop may
                 // have journaled it already: a commit can succeed while its confirmation is lost.
                 if !session.is_journaled(&result) {
-                    session.push(Fact::LateResult(result.clone()));
+                    session.push(Fact::LateResult(result));
                 }
             } else {
-                session.add_results(vec![result.clone()]);
+                session.add_results(vec![result]);
             }
             if !session.has_pending_facts() {
                 return Ok(());
@@ -82,5 +83,27 @@ impl Engine {
             }
         }
         Err(Refusal::Unavailable)
+    }
+
+    /// Loads a task, and redacts the text of its late result with the credentials that the tree has
+    /// now. A person may have given a login since the call was sent. `None` if the task does not
+    /// exist.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer, or the stored rows cannot be read.
+    async fn load_with_late(
+        &self,
+        task: TaskId,
+        received: &ToolResult,
+    ) -> Result<Option<(TaskSession, ToolResult)>, ReadError> {
+        let Some(session) = self.load(task).await? else {
+            return Ok(None);
+        };
+        let redactor = stored_credentials(self, &session).await?.redactor();
+        let result = ToolResult {
+            content: redactor.redact(&received.content).into_owned(),
+            ..received.clone()
+        };
+        Ok(Some((session, result)))
     }
 }

@@ -15,12 +15,13 @@ use crate::model::{Answer, AnswerCall};
 use crate::secret::Redactor;
 use crate::store::ReadError;
 use crate::task::call_state::CallState;
-use crate::task::id::CallId;
+use crate::task::id::{CallId, TaskId};
 use crate::task::item::Fact;
 use crate::task::request::{RequestKind, RequestSpec};
 use crate::task::text::map_texts;
 use crate::task::tool_spec::ToolSpec;
 use crate::task::verdict::{Judgement, Terms};
+use crate::tool::ToolAnswer;
 use crate::tool::credential::Credentials;
 use crate::tool::human::{Service, credential_form};
 
@@ -47,9 +48,35 @@ impl<'e> Driver<'e> {
             .merged_with(&self.credentials().await?.redactor()))
     }
 
+    /// Like [`Self::redactor`], for a text that the model has just sent.
+    async fn redactor_after_call(&mut self) -> Result<Redactor, Stop> {
+        match self.present_redactor().await? {
+            Some(present) => Ok(self.engine.catalog.redactor().merged_with(&present)),
+            None => self.redactor().await,
+        }
+    }
+
+    /// Returns a redactor of the credentials that the tree has now. While a call was in flight, a
+    /// person may have given a login to another task of the tree. The model or the tool may have
+    /// repeated this login. `None` if the configuration has no credentials, or if the task has no
+    /// credential and no relatives.
+    async fn present_redactor(&self) -> Result<Option<Redactor>, Stop> {
+        let (engine, session) = (self.engine, &*self.session);
+        let may_have_credential = session.has_tree() || session.own.progress.has_credential;
+        if !may_have_credential || !engine.catalog.has_services() {
+            return Ok(None);
+        }
+        loop {
+            match present_credentials(engine, session).await {
+                Ok(known) => return Ok(Some(known.redactor())),
+                Err(_) => engine.back_off().await?,
+            }
+        }
+    }
+
     /// Redacts the model's answer. Marks each call whose arguments held a secret.
     pub(crate) async fn redact_answer(&mut self, answer: Answer) -> Result<Answer, Stop> {
-        let redactor = self.redactor().await?;
+        let redactor = self.redactor_after_call().await?;
         let clean = |text: &str| redactor.redact(text).into_owned();
         let calls = answer.calls.iter().map(|call| {
             let arguments_text = redactor.redact(&call.arguments_text);
@@ -66,6 +93,32 @@ impl<'e> Driver<'e> {
             calls: calls.collect(),
             raw: map_texts(answer.raw, &clean),
             ..answer
+        })
+    }
+
+    /// Redacts the answers of tools with the credentials that the tree has now. The tools did not
+    /// know a login that was given while the calls were in flight, so they did not redact it.
+    ///
+    /// # Errors
+    /// `Lost` when the service goes down before the database answers.
+    pub(super) async fn redact_tool_answers(
+        &self,
+        answers: Vec<ToolAnswer>,
+    ) -> Result<Vec<ToolAnswer>, Stop> {
+        let Some(redactor) = self.present_redactor().await? else {
+            return Ok(answers);
+        };
+        let answers = answers.into_iter();
+        Ok(answers.map(|answer| answer.redacted(&redactor)).collect())
+    }
+
+    /// Redacts the detail of a model's error. A detail that ends with `…` was cut, so the beginning
+    /// of a secret before the `…` is cut off.
+    pub(crate) async fn redact_error(&mut self, detail: &str) -> Result<String, Stop> {
+        let redactor = self.redactor_after_call().await?;
+        Ok(match detail.strip_suffix('…') {
+            Some(kept) => format!("{}…", redactor.redact_prefix(kept).trim_end()),
+            None => redactor.redact(detail).into_owned(),
         })
     }
 
@@ -166,9 +219,6 @@ pub(in crate::engine) async fn stored_credentials(
     engine: &Engine,
     session: &TaskSession,
 ) -> Result<Credentials, ReadError> {
-    let Some(sealer) = &engine.sealer else {
-        return Ok(Credentials::default());
-    };
     let own = session.task_id();
     let others = session.tree.rows().map(|row| row.task_id);
     let tasks: Vec<_> = iter::once(own)
@@ -182,8 +232,40 @@ pub(in crate::engine) async fn stored_credentials(
     if !may_have_credential {
         return Ok(Credentials::default());
     }
+    credentials_of(engine, session, &tasks).await
+}
+
+/// Like [`stored_credentials`], with the credentials of all tasks that the tree has now. A task may
+/// have been started since the session read the tree.
+async fn present_credentials(
+    engine: &Engine,
+    session: &TaskSession,
+) -> Result<Credentials, ReadError> {
+    let root = session.own.row.root_task_id;
+    let tree = if session.has_tree() {
+        engine.store.tree_without_items(root).await?
+    } else {
+        None
+    };
+    let tasks = tree.map_or_else(
+        || vec![session.task_id()],
+        |tree| tree.rows.iter().map(|row| row.task_id).collect(),
+    );
+    credentials_of(engine, session, &tasks).await
+}
+
+/// Reads and decrypts the credentials of `tasks` for the calls of the session's task, as
+/// [`stored_credentials`] says.
+async fn credentials_of(
+    engine: &Engine,
+    session: &TaskSession,
+    tasks: &[TaskId],
+) -> Result<Credentials, ReadError> {
+    let Some(sealer) = &engine.sealer else {
+        return Ok(Credentials::default());
+    };
     let path = session.path();
-    match engine.store.credentials(&tasks).await {
+    match engine.store.credentials(tasks).await {
         Ok(rows) => {
             let credentials = Credentials::open(sealer, &session.own.row.tenant, &path, &rows);
             Ok(credentials.with_plain_fields(engine.catalog.plain_fields()))

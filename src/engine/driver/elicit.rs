@@ -13,7 +13,8 @@ use crate::task::id::CallId;
 use crate::task::item::Fact;
 use crate::task::request::{RequestKind, RequestSpec};
 use crate::task::text::cut;
-use crate::task::verdict::Terms;
+use crate::task::tool_spec::Effect;
+use crate::task::verdict::{Judgement, Terms, Verdict};
 
 /// The maximum length in bytes of the server's question in a request's one-line message. The
 /// request's `question` has the whole text.
@@ -38,7 +39,9 @@ impl Driver<'_> {
             };
             self.session.identify_pending_call();
             let calls = vec![self.requested_call(&state, true)];
-            let terms = self.elicitation_terms(&state, &elicitation.server, &first.message);
+            let terms = self
+                .elicitation_terms(&state, &elicitation.server, &first.message)
+                .await;
             let spec = RequestSpec {
                 question: Some(first.message),
                 details: Some(elicitation.details()),
@@ -93,14 +96,15 @@ impl Driver<'_> {
     /// Returns the terms of a request with a server's question. If the call's rule names the tool
     /// exactly, the rule's terms apply. Otherwise the owner answers, and only the deadline and its
     /// consequence come from the rule. An approved or held call has the terms of its rule from that
-    /// time. For an allowed call, the present rule gives the terms.
-    fn elicitation_terms(&self, state: &CallState, server: &str, text: &str) -> Terms {
-        let present = || self.engine.policy.terms(state.rule()?).cloned();
-        let of_rule = state.recorded_terms().cloned().or_else(present);
-        let of_rule = of_rule.unwrap_or_default();
-        let names_tool = state
-            .rule()
-            .is_some_and(|rule| self.engine.policy.names_exactly(rule, &state.call.name));
+    /// time. For an allowed call, and if that rule is gone, the present rule gives the terms.
+    async fn elicitation_terms(&self, state: &CallState, server: &str, text: &str) -> Terms {
+        let policy = &self.engine.policy;
+        let replacing = self.replacing_rule(state).await;
+        let rule = replacing.as_deref().or_else(|| state.rule());
+        let recorded = state.recorded_terms().filter(|_| replacing.is_none());
+        let of_rule = recorded.or_else(|| policy.terms(rule?));
+        let of_rule = of_rule.cloned().unwrap_or_default();
+        let names_tool = rule.is_some_and(|rule| policy.names_exactly(rule, &state.call.name));
         let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
         let shown = cut(&line, MAX_MESSAGE_BYTES);
         let rest = if shown == line { "" } else { "…" };
@@ -116,8 +120,33 @@ impl Driver<'_> {
         }
     }
 
+    /// Returns the rule that decides about a call now, if the configuration no longer has the rule
+    /// of the call's judgement, for example because the rule was renamed. Otherwise `None`.
+    pub(super) async fn replacing_rule(&self, state: &CallState) -> Option<String> {
+        if self.engine.policy.terms(state.rule()?).is_some() {
+            return None;
+        }
+        let call = (state.call.name.as_str(), state.arguments_text());
+        let judgement = self.engine.verdict(self.session, self.agent, call).await;
+        judgement.rule
+    }
+
+    /// Whether the tool of a call has another definition than when its server asked the last
+    /// questions. The answers and the server's state must then be sent nowhere, because the tool
+    /// may have another target. The attempt that asked may have taken effect at the earlier target.
+    pub(super) fn has_changed_since_questions(&self, state: &CallState) -> bool {
+        if state.elicitation.is_none() {
+            return false;
+        }
+        let entry = self.offered(&state.call.name);
+        let spec = entry
+            .as_deref()
+            .map(|entry| entry.current_spec(self.session.task_id()));
+        spec.as_deref().map(|spec| &spec.definition) != state.asking_definition.as_ref()
+    }
+
     /// Returns the answers and the server's state for the next attempt at a call; `None` if the
-    /// server has asked no questions.
+    /// server has asked no questions, or if the tool has changed since.
     ///
     /// # Errors
     /// Fails if the server's state cannot be decrypted. The call must then not be sent.
@@ -125,6 +154,9 @@ impl Driver<'_> {
         let Some(elicitation) = &state.elicitation else {
             return Ok(None);
         };
+        if self.has_changed_since_questions(state) {
+            return Ok(None);
+        }
         let request_state = match &elicitation.state {
             None => None,
             Some(ServerState::Plain(text)) => Some(text.clone()),
@@ -146,6 +178,22 @@ impl Driver<'_> {
             responses: elicitation.responses.clone(),
             declined: elicitation.declined.clone(),
         }))
+    }
+
+    /// Whether an answered call gets no further attempt, because its tool has changed since its
+    /// server asked. `now` is the present judgement of the call. People must then be asked about
+    /// the outcome, because the attempt that asked may have taken effect. Exempt are a call that
+    /// only reads, and a call that a person has approved or must approve anew: the person reads
+    /// that it may have taken effect.
+    pub(super) fn ends_after_questions(&self, state: &CallState, now: &Judgement) -> bool {
+        let ends = match now.verdict {
+            Verdict::Allow => state.approval.is_none(),
+            Verdict::Deny | Verdict::Invalid => true,
+            Verdict::Hold | Verdict::Human => false,
+        };
+        let may_repeat = state.effect == Effect::ReadOnly;
+        let is_ready = matches!(state.phase, Phase::Allowed | Phase::Approved(_));
+        ends && is_ready && !may_repeat && self.has_changed_since_questions(state)
     }
 
     /// Returns the [`Resume`] of each of these calls whose server has asked questions. If a

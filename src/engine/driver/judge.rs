@@ -10,7 +10,7 @@ use crate::task::call_state::{CallState, OUTCOME_UNKNOWN_TEXT};
 use crate::task::id::CallId;
 use crate::task::item::{Fact, FinishReason};
 use crate::task::progress::LastMessage;
-use crate::task::text::{as_sentence, cut};
+use crate::task::text::cut;
 use crate::task::tool_spec::{Effect, ToolKind};
 use crate::task::verdict::{Judgement, Verdict};
 
@@ -138,17 +138,23 @@ impl Driver<'_> {
     }
 
     /// Judges calls again right before they start. Returns `true` if one of the calls may no longer
-    /// run (`stricter_judgement`). Also returns `true` in two cases: a call's effect has changed and
-    /// no person has approved the call, or the kind of a call's tool has changed before the first
-    /// attempt. After `true`, none of the calls may start, and the driver asks `next_step` again.
+    /// run (`stricter_judgement`). Also returns `true` in three cases: a call's effect has changed
+    /// and no person has approved the call, the kind of a call's tool has changed before the first
+    /// attempt, or a call ends (`ends_after_questions`). After `true`, none of the calls may start,
+    /// and the driver asks `next_step` again.
     ///
     /// # Errors
     /// `Lost` when the service goes down before the database answers.
     pub(crate) async fn recheck(&mut self, calls: &[CallId]) -> Result<bool, Stop> {
-        let mut differs = false;
+        let (mut differs, mut ended) = (false, Vec::new());
         for state in self.states_of(calls) {
             let now = self.judgement(&state, JudgedAt::Start).await?;
             let now = self.hold_if_in_doubt_at_gate(&state, now).await?;
+            if self.ends_after_questions(&state, &now) {
+                let text = "The tool asked the user a question, and has changed since.";
+                ended.push((state.call.tool_call_id, text.to_owned()));
+                continue;
+            }
             let effect = self.effect_now(&state);
             // The kind of the tool decides who runs the call. After the first attempt, the kind
             // stays, because it also decides who reports the outcome of that attempt.
@@ -162,11 +168,13 @@ impl Driver<'_> {
             let Some(mut judgement) = self.stricter_judgement(&state, now).or(changed_tool) else {
                 continue;
             };
-            if judgement.verdict == Verdict::Hold && state.unanswered_attempts() > 0 {
-                // An earlier attempt got no answer, so the call may have taken effect. The reason
-                // says so, because a person now decides whether to attempt the call again.
-                let reason = judgement.reason.map(|reason| as_sentence(&reason) + " ");
-                judgement.reason = Some(reason.unwrap_or_default() + OUTCOME_UNKNOWN_TEXT);
+            let may_have_acted =
+                state.unanswered_attempts() > 0 || self.has_changed_since_questions(&state);
+            if judgement.verdict == Verdict::Hold && may_have_acted {
+                // An earlier attempt got no answer, or asked a question at another target, so the
+                // call may have taken effect. The reason says so, because a person now decides
+                // whether to attempt the call again.
+                judgement = judgement.with_reason(Some(OUTCOME_UNKNOWN_TEXT));
             }
             self.session.push(Fact::Judged {
                 tool_call_id: state.call.tool_call_id,
@@ -176,6 +184,8 @@ impl Driver<'_> {
             });
             differs = true;
         }
+        differs |= !ended.is_empty();
+        self.end_unattempted(ended).await?;
         Ok(differs)
     }
 
@@ -214,11 +224,15 @@ impl Driver<'_> {
 
     /// Returns the judgement to journal if the call may no longer run, otherwise `None`. `now` is
     /// the present judgement of the call. A call without an approval may run only if `now` is
-    /// `Allow`. An approved call may no longer run if `now` is `Deny` or `Invalid`, if its tool has
-    /// changed, or if its approvals no longer suffice.
+    /// `Allow`, and if the call was not held before. An approved call may no longer run if `now` is
+    /// `Deny` or `Invalid`, if its tool has changed, or if its approvals no longer suffice.
     fn stricter_judgement(&self, state: &CallState, now: Judgement) -> Option<Judgement> {
         let Some(approval) = &state.approval else {
-            return (now.verdict != Verdict::Allow).then_some(now);
+            if now.verdict != Verdict::Allow {
+                return Some(now);
+            }
+            let before = state.judgement.as_ref();
+            return before.filter(|it| it.verdict == Verdict::Hold).cloned();
         };
         if matches!(now.verdict, Verdict::Deny | Verdict::Invalid) {
             return Some(now);

@@ -72,6 +72,12 @@ async fn step(engine: &Engine, session: &mut TaskSession) -> Result<bool, Stop> 
         engine.save(session, LeaseChange::PARK).await?;
         return Ok(false);
     }
+    if session.own.has_ended() && session.lease.is_some() {
+        // Only a commit gives the lease back. Without it, the lease would run out, and the ended
+        // task would be claimed again and again.
+        engine.save(session, LeaseChange::PARK).await?;
+        return Ok(false);
+    }
     session.record_sub_agent_results();
     let agent = match engine.load_agent(session).await? {
         Ok(agent) => agent,
@@ -136,14 +142,16 @@ impl Driver<'_> {
     }
 
     /// Parks the task until a later commit or a timer wakes it. The commit that parks the task also
-    /// opens its requests, so no answer can come before the task is parked.
+    /// opens its requests, so no answer can come before the task is parked. An ended task gets no
+    /// timer: people are asked about its started calls only once a command has continued the task.
     async fn park(&mut self, events: &[AwaitedEvent]) -> Result<bool, Stop> {
         if events.contains(&AwaitedEvent::Message) && !self.session.has_pending_facts() {
             return Ok(false);
         }
         let wake_in = self
             .time_until_attempts_end()
-            .or_else(|| self.time_until_late());
+            .or_else(|| self.time_until_late())
+            .filter(|_| !self.session.own.has_ended());
         if wake_in.is_none() && self.session.own.progress.status == Some(TaskStatus::Running) {
             reopen(self.engine, self.session).await?;
         }

@@ -57,8 +57,7 @@ impl Driver<'_> {
             }
             Err(error) => {
                 tracing::warn!(task = %self.session.task_id(), model = %self.agent.model, status = error.attempt_end.status, reason = error.attempt_end.reason, "the model failed");
-                let redactor = self.redactor().await?;
-                let detail = redactor.redact(&error.detail);
+                let detail = self.redact_error(&error.detail).await?;
                 let failure = Failure::new(FailureCode::ModelFailed, detail);
                 self.finish(Ending::Failed(failure)).await?;
             }

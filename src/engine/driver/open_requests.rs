@@ -3,7 +3,6 @@
 
 use serde_json::{Value, json};
 
-use super::verdict::terms_of_granting_rule;
 use super::{Driver, Stop};
 use crate::agent::gate::Report;
 use crate::engine::recovery::integrity::approval_damage;
@@ -17,7 +16,7 @@ use crate::task::request_kind::ResponseKind;
 use crate::task::restore::MAY_HAVE_RUN_TEXT;
 use crate::task::step::Ending;
 use crate::task::tool_spec::ToolKind;
-use crate::task::verdict::Terms;
+use crate::task::verdict::{Judgement, Terms};
 use crate::tool::human;
 
 /// The problem that a reconcile request shows for a started call without a result, if no other
@@ -35,13 +34,15 @@ const REPORTED_UNKNOWN_TEXT: &str =
 const ELSEWHERE: &str = "elsewhere";
 
 impl Driver<'_> {
-    /// Opens the requests that a turn needs. An approval shows all calls of the turn; a request of
-    /// another kind shows the call that it is about.
+    /// Opens the requests that a turn needs. Opens none of them if a call needs another judgement
+    /// first, because the journal has the judgements of a commit before its requests. The driver
+    /// then asks `next_step` again.
     pub(crate) async fn open_requests(
         &mut self,
         requests: Vec<PlannedRequest>,
     ) -> Result<(), Stop> {
-        for request in requests {
+        let mut specs = Vec::new();
+        for request in &requests {
             // A request with `FormResult` asks a client to run an external tool and to send the
             // result. This service never starts the call of such a request. So the checks that
             // other calls pass right before their start are made before the request opens.
@@ -51,43 +52,60 @@ impl Driver<'_> {
                     return Ok(());
                 }
                 if self.recheck(&request.calls).await? {
-                    continue;
+                    return Ok(());
                 }
             } else if self.deny_rejected(&request.calls) {
-                continue;
+                return Ok(());
             }
-            let Some(first) = request
-                .calls
-                .first()
-                .and_then(|id| self.session.own.progress.call(*id))
-                .cloned()
-            else {
+            let mut calls = request.calls.iter();
+            let Some(first) = calls.find_map(|id| self.session.own.progress.call(*id)) else {
                 continue;
             };
-            let is_asked_about =
-                |state: &CallState| request.calls.contains(&state.call.tool_call_id);
-            let decides_calls = request.kind.properties().decides_calls;
-            let is_shown = |state: &&CallState| {
-                if decides_calls {
-                    state.turn == first.turn
-                } else {
-                    is_asked_about(state)
+            match self.planned_spec(request, first) {
+                Ok(spec) => specs.push(spec),
+                Err(why) => {
+                    let id = first.call.tool_call_id;
+                    self.session.push_judgement(id, Judgement::invalid(why));
+                    return Ok(());
                 }
-            };
-            let calls = self.session.own.progress.calls.iter().filter(is_shown);
-            let calls = calls
-                .map(|state| self.requested_call(state, is_asked_about(state)))
-                .collect();
-            let terms = self.terms_of(&request);
-            if decides_calls {
+            }
+        }
+        for spec in specs {
+            if spec.kind.properties().decides_calls {
                 self.session.identify_pending_call();
             }
-            let mut spec = self.new_request(request.kind, calls, terms);
-            self.add_question_and_form(&mut spec, &first);
             self.session
                 .push(Fact::InterventionRequested(spec.sealed()));
         }
         Ok(())
+    }
+
+    /// Returns a planned request, whose first call is `first`. An approval shows all calls of the
+    /// turn; a request of another kind shows the call that it is about.
+    ///
+    /// # Errors
+    /// As `add_question_and_form`.
+    fn planned_spec(
+        &self,
+        request: &PlannedRequest,
+        first: &CallState,
+    ) -> Result<RequestSpec, String> {
+        let is_asked_about = |state: &CallState| request.calls.contains(&state.call.tool_call_id);
+        let decides_calls = request.kind.properties().decides_calls;
+        let is_shown = |state: &&CallState| {
+            if decides_calls {
+                state.turn == first.turn
+            } else {
+                is_asked_about(state)
+            }
+        };
+        let calls = self.session.own.progress.calls.iter().filter(is_shown);
+        let calls = calls
+            .map(|state| self.requested_call(state, is_asked_about(state)))
+            .collect();
+        let mut spec = self.new_request(request.kind, calls, self.terms_of(request));
+        self.add_question_and_form(&mut spec, first)?;
+        Ok(spec)
     }
 
     /// Returns the terms of a request. Removes `edit` from an approval if none of its calls could
@@ -118,24 +136,30 @@ impl Driver<'_> {
         state.attempts == 0 && !is_fixed
     }
 
-    fn add_question_and_form(&self, spec: &mut RequestSpec, state: &CallState) {
+    /// Adds the question and the form of the call that the request is about.
+    ///
+    /// # Errors
+    /// Fails if the call of a `request_…` tool has become invalid while it waited for its request:
+    /// the configuration may have lost the credential. The error is the reason.
+    fn add_question_and_form(
+        &self,
+        spec: &mut RequestSpec,
+        state: &CallState,
+    ) -> Result<(), String> {
         let entry = self.offered(&state.call.name);
         if spec.kind.properties().response == ResponseKind::FormResult {
             spec.form = entry.and_then(|entry| entry.result_schema.clone());
         }
         if spec.kind.tool() != Some(state.call.name.as_str()) {
-            return;
+            return Ok(());
         }
         let arguments = serde_json::from_str(state.arguments_text()).unwrap_or(Value::Null);
-        if let Ok(question) = human::question(
-            spec.kind,
-            &arguments,
-            self.engine.catalog.services(&self.agent.name),
-        ) {
-            spec.question = question.text;
-            spec.details = question.details;
-            spec.form = question.form;
-        }
+        let services = self.engine.catalog.services(&self.agent.name);
+        let question = human::question(spec.kind, &arguments, services)?;
+        spec.question = question.text;
+        spec.details = question.details;
+        spec.form = question.form;
+        Ok(())
     }
 
     /// Opens a request about the unknown outcome of each of these calls. The outcome is unknown in
@@ -183,7 +207,7 @@ impl Driver<'_> {
                 self.session.identify_doubtful_call(&state.call);
             }
             let calls = vec![self.requested_call(&state, true)];
-            let terms = self.reconcile_terms(&state);
+            let terms = self.reconcile_terms(&state).await;
             let spec = self.new_request(RequestKind::Reconcile, calls, terms);
             let spec = RequestSpec {
                 details: Some(details),
@@ -196,12 +220,16 @@ impl Driver<'_> {
     }
 
     /// Returns the terms of a request about the outcome of a call. An approved call has the terms
-    /// under which it was approved. For a call that a standing decision allowed, the present rule
-    /// gives the terms. Any other allowed call is the owner's.
-    fn reconcile_terms(&self, state: &CallState) -> Terms {
-        let granting = || terms_of_granting_rule(&self.engine.policy, state.judgement.as_ref()?);
-        let terms = state.recorded_terms().cloned().or_else(granting);
-        terms.unwrap_or_default()
+    /// under which it was approved. For a call that a standing decision allowed, its rule gives the
+    /// terms; if that rule is gone, the present rule. Any other allowed call is the owner's.
+    async fn reconcile_terms(&self, state: &CallState) -> Terms {
+        if state.grant().is_none() {
+            return state.terms();
+        }
+        let replacing = self.replacing_rule(state).await;
+        let rule = replacing.as_deref().or_else(|| state.rule());
+        let terms = rule.and_then(|rule| self.engine.policy.terms(rule));
+        terms.cloned().unwrap_or_default()
     }
 
     /// Returns the problem that an earlier request showed about the last attempt at a call; `None`

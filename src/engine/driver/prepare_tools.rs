@@ -24,11 +24,12 @@ impl Driver<'_> {
     }
 
     /// Compares the tools of these calls with their reviewed definitions, right before the calls
-    /// start. If a tool cannot be compared, ends its calls (see `end_unattempted`) and returns
+    /// start. If a command other than an ask waits for the next commit, first commits the pending
+    /// facts. If a tool cannot be compared, ends its calls (see `end_unattempted`) and returns
     /// `false`, so that the driver asks `next_step` again.
     ///
     /// # Errors
-    /// `Lost` when the service goes down before the database answers.
+    /// As from `Engine::save`.
     pub(super) async fn prepare_tools(&mut self, calls: &[CallId]) -> Result<bool, Stop> {
         let failed = self.compare_tools(calls, true).await?;
         let are_ready = failed.is_empty();
@@ -59,6 +60,14 @@ impl Driver<'_> {
         let stale: Vec<_> = stale.collect();
         if stale.is_empty() {
             return Ok(Vec::new());
+        }
+        if start_now && self.session.reply.is_some() && self.session.ask.is_none() {
+            // The comparison may take more than a minute. Without this commit, a decision could
+            // miss its deadline, and other overdue requests would stay open until this task's
+            // request is closed. An ask at a gate is exempt, because its first commit must start
+            // the call: a client that does not wait leaves right after that commit, and no call
+            // starts without its client.
+            self.save(self.engine.take_lease()).await?;
         }
         let credentials = self.credentials().await?;
         let task = self.session.task_id();

@@ -78,6 +78,7 @@ impl<'e> Driver<'e> {
         answers.as_mut().await;
         failpoint::reach("call.answered");
         let answers = answers.take_output().unwrap_or_default();
+        let answers = self.redact_tool_answers(answers).await?;
         self.record_answers(&attempts, answers, began)
     }
 
@@ -259,10 +260,17 @@ impl<'e> Driver<'e> {
     /// Returns the part of the input of `next_step` that is not in the journal.
     pub(crate) fn step_context(&self) -> StepContext {
         let with_session = self.agent.sub_agents.iter().filter(|sub| sub.session);
+        let is_driven_elsewhere = self.is_driven_elsewhere();
         StepContext {
-            spent_limit: self.spent_limit(&[]),
+            // The other driver may be in the middle of a model call, in which no limit ends the
+            // task. It looks at the limits itself, before its next model call.
+            spent_limit: if is_driven_elsewhere {
+                None
+            } else {
+                self.spent_limit(&[])
+            },
             running: self.running_calls(),
-            is_driven_elsewhere: self.is_driven_elsewhere(),
+            is_driven_elsewhere,
             ended_with_questions: self.session.calls_with_questions(),
             asker: self.asker_state(),
             session_agents: with_session.map(|sub| sub.agent.clone()).collect(),

@@ -5,6 +5,7 @@ use super::{Driver, Stop};
 use crate::task::call_state::EARLIER_ATTEMPT_TEXT;
 use crate::task::id::CallId;
 use crate::task::item::Outcome;
+use crate::task::tool_spec::Effect;
 
 impl Driver<'_> {
     /// Fails each of these calls with its problem. Exception: if an earlier attempt at a `once`
@@ -27,7 +28,12 @@ impl Driver<'_> {
             } else {
                 problem
             };
-            if state.may_have_acted(0) && !state.effect.is_repeatable() {
+            let has_changed = self.has_changed_since_questions(state);
+            let may_have_acted = state.may_have_acted(0) || has_changed;
+            // At another target, a repetition would be another call.
+            let may_repeat = state.effect == Effect::ReadOnly
+                || (state.effect == Effect::Idempotent && !has_changed);
+            if may_have_acted && !may_repeat {
                 self.session.unknown_outcomes.insert(id, text);
                 unknown.push(id);
             } else {

@@ -175,7 +175,7 @@ pub(in crate::engine) fn held_despite_permission(
 
 /// Returns the terms of the rule that offered the standing decision by which `allowed` allows a
 /// call. `None` if no standing decision allows the call, or if the rule is gone.
-pub(super) fn terms_of_granting_rule(policy: &Policy, allowed: &Judgement) -> Option<Terms> {
+fn terms_of_granting_rule(policy: &Policy, allowed: &Judgement) -> Option<Terms> {
     let rule = allowed.grant_id.and(allowed.rule.as_deref())?;
     policy.terms(rule).cloned()
 }

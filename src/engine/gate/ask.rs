@@ -138,6 +138,7 @@ impl Gates<'_> {
                     let session = waiter.wait_for_drive(drive.end).await;
                     waiter.wait_for_verdict(session).await?
                 }
+                Proposed::Outdated => None,
             };
             if let Some(answer) = answer {
                 let (gate, decision) = (&answer.call.gate, answer.call.decision.as_str());

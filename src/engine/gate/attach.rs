@@ -19,8 +19,9 @@ use crate::engine::{Engine, Refusal};
 use crate::store::{EqualCall, FoundCalls, ReadError};
 use crate::task::call_state::{AttemptStart, Phase};
 use crate::task::change::{ASKER_UNTIL_DELIVERED, AskerPresence, KeyedCall};
-use crate::task::id::{CallId, TaskId};
-use crate::task::item::{Outcome, ToolCall, newest_decisions};
+use crate::task::decision::Decision;
+use crate::task::id::{CallId, RequestId, TaskId};
+use crate::task::item::{Fact, Outcome, ToolCall, newest_decisions};
 use crate::task::rejections::json_equality_key;
 use crate::task::request::format_sha256;
 use crate::task::status::TaskStatus;
@@ -335,8 +336,8 @@ impl<'r> EqualCalls<'r> {
         if !(row.is_decided && row.status.is_terminal()) || open.is_empty() {
             return Ok(false);
         }
-        let decision = self.session(row.task_id).await?.and_then(decision_about);
-        let Some((rejected, Some(_))) = decision else {
+        let decision = self.session(row.task_id).await?.and_then(rejected_by);
+        let Some((rejected, ..)) = decision else {
             return Ok(false);
         };
         for other in open {
@@ -441,32 +442,47 @@ fn time_before(now: Time, time: Duration) -> Time {
 
 /// Returns the time at which a person approved or rejected this call. After a rejection, also
 /// returns the caution for an equal call. An approval counts even if the call has not run yet. An
-/// approval of edited arguments, and a person's answer about the outcome of a started call, do not
-/// count. Returns `None` if no decision counts, or if the call expired or was canceled.
+/// approval of edited arguments, a declined login, and a person's answer about the outcome of a
+/// started call do not count. Returns `None` if no decision counts, or if the call expired or was
+/// canceled.
 fn decision_about(session: &TaskSession) -> Option<(Time, Option<Caution>)> {
     let state = session.own.progress.calls.first()?;
-    let outcome = if let Phase::Done(outcome) = state.phase {
-        Some(outcome)
-    } else {
-        None
-    };
-    if matches!(outcome, Some(Outcome::Expired | Outcome::Canceled)) {
+    if matches!(
+        state.phase,
+        Phase::Done(Outcome::Expired | Outcome::Canceled)
+    ) {
         return None;
     }
-    let mut decisions = newest_decisions(&session.own.items);
-    match (outcome, &state.approval) {
-        (Some(Outcome::Rejected), _) => {
-            let (at, _, decision) = decisions.next()?;
-            let call = state.call.tool_call_id;
-            let reason = decision.reason_about(call).map(str::to_owned);
-            let caution = Caution::Reject { call, reason };
-            Some((at, Some(caution)))
-        }
-        // An approval of edited arguments does not cover the proposed call.
-        (_, Some(approval)) if state.edited.is_none() => {
-            let (at, ..) = decisions.find(|(_, id, _)| *id == approval.request_id)?;
-            Some((at, None))
-        }
-        (_, Some(_) | None) => None,
+    if let Some((at, request, decision)) = rejected_by(session)
+        && decides_calls(session, request)
+    {
+        let call = state.call.tool_call_id;
+        let reason = decision.reason_about(call).map(str::to_owned);
+        return Some((at, Some(Caution::Reject { call, reason })));
     }
+    // An approval of edited arguments does not cover the proposed call.
+    let approval = state.approval.as_ref().filter(|_| state.edited.is_none())?;
+    let mut decisions = newest_decisions(&session.own.items);
+    let (at, ..) = decisions.find(|(_, id, _)| *id == approval.request_id)?;
+    Some((at, None))
+}
+
+/// Returns the decision by which a call ended as rejected, with its time and its request. The
+/// decision rejects the call, or declines a login that the call needs. `None` if the call has not
+/// ended as rejected.
+fn rejected_by(session: &TaskSession) -> Option<(Time, RequestId, &Decision)> {
+    let state = session.own.progress.calls.first()?;
+    let is_rejected = state.phase == Phase::Done(Outcome::Rejected);
+    newest_decisions(&session.own.items)
+        .next()
+        .filter(|_| is_rejected)
+}
+
+/// Whether a request in the session's journal decides if calls may run. A request for a login does
+/// not.
+fn decides_calls(session: &TaskSession, request: RequestId) -> bool {
+    session.own.items.iter().any(|item| {
+        matches!(&item.fact, Fact::InterventionRequested(asked)
+            if asked.request_id == request && asked.kind.properties().decides_calls)
+    })
 }

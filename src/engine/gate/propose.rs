@@ -28,6 +28,7 @@ use crate::engine::{Engine, Refusal};
 use crate::people::Caller;
 use crate::policy::Policy;
 use crate::secret::seal::DigestedBody;
+use crate::store::CommitError;
 use crate::task::call_state::{AttemptStart, CallState, Phase};
 use crate::task::change::{AskerPresence, ClientColumns, KeyedCall};
 use crate::task::id::{CallId, TaskId};
@@ -44,6 +45,9 @@ pub(super) enum Proposed {
     Stored(Arc<AskerGuard>, GateDrive),
     /// The call is allowed. The gate has `record: held`, so the call is counted and not stored.
     Counted(Box<TaskSession>),
+    /// The call is not stored, because its judgement is out of date. For example, the standing
+    /// decision that allows the call has ended meanwhile. The proposal must be judged again.
+    Outdated,
 }
 
 /// A proposal, with the caller who makes it and the gate to which it is made.
@@ -187,11 +191,17 @@ impl GateProposal<'_> {
         // A call that waits for people, or that may run only once, gets a key by which later equal
         // proposals find it.
         let is_keyed = held || once || self.asks_for_credential(&state);
-        let is_compared = is_keyed || self.may_continue_question(&state).await?;
+        // A rejection of an equal call takes precedence over a standing decision. Other cautions do
+        // not apply to an allowed call that may be repeated.
+        let is_granted = state.grant().is_some();
+        let applies = |caution: &Caution| {
+            is_keyed || (is_granted && matches!(caution, Caution::Reject { .. }))
+        };
+        let is_compared = is_keyed || is_granted || self.may_continue_question(&state).await?;
         if let Some(key) = key.as_ref().filter(|_| is_compared) {
             match self.compare_with_earlier(key).await? {
                 EarlierCalls::Continues(task) => return Ok(Proposed::Continues(task)),
-                EarlierCalls::Requires(caution) if is_keyed => {
+                EarlierCalls::Requires(caution) if applies(&caution) => {
                     apply_caution(&self.engine.policy, &mut session, call, caution)?;
                 }
                 EarlierCalls::Requires(_) | EarlierCalls::Nothing => {}
@@ -216,8 +226,8 @@ impl GateProposal<'_> {
         session.key_if_pending = key.filter(|_| !is_keyed);
         let guard = AskerGuard::new(self.engine, session.task_id());
         session.ask = Some(ask);
-        if let Some(drive) = self.drive_unsaved(session, &guard, open).await? {
-            return Ok(Proposed::Stored(guard, drive));
+        if let Some(proposed) = self.drive_unsaved(session, guard, open).await? {
+            return Ok(proposed);
         }
         // Another proposal with the same idempotency key was stored first.
         let known = self.known_by_key().await?;
@@ -367,7 +377,8 @@ impl GateProposal<'_> {
         session.own.call = keyed;
     }
 
-    /// Like [`AskerGuard::drive`], for a task that is not stored yet. The background work holds
+    /// Like [`AskerGuard::drive`], for a task that is not stored yet. Returns `None` if the
+    /// database refused the first commit, or if there was no commit. The background work holds
     /// `guard` and `open` until the first commit, even if the client leaves earlier. If `guard`
     /// were dropped earlier, it could not end the presence in the task's row, because the row would
     /// not exist yet. If `open` were dropped earlier, another proposal could count the user's
@@ -375,17 +386,21 @@ impl GateProposal<'_> {
     async fn drive_unsaved(
         self,
         session: TaskSession,
-        guard: &Arc<AskerGuard>,
+        guard: Arc<AskerGuard>,
         open: Option<OpenCallGuard>,
-    ) -> Result<Option<GateDrive>, Refusal> {
-        let guard = Arc::clone(guard);
+    ) -> Result<Option<Proposed>, Refusal> {
+        let asker = Arc::clone(&guard);
         let stored = self.engine.drivers.spawn(async move {
-            let driven = guard.drive(session).await;
+            let driven = asker.drive(session).await;
             drop(open);
             driven
         });
         let driven = stored.await.map_err(|_| Refusal::Internal)?;
-        Ok(unless_conflict(driven)?.flatten())
+        if matches!(driven, Err(CommitError::Stale)) {
+            return Ok(Some(Proposed::Outdated));
+        }
+        let drive = unless_conflict(driven)?.flatten();
+        Ok(drive.map(|drive| Proposed::Stored(guard, drive)))
     }
 
     /// Whether the session's task is a call of the proposal's gate, session, tool and arguments.

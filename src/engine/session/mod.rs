@@ -348,6 +348,7 @@ impl TaskSession {
         let own = self.own.change(lease.clone(), Counters::default());
         let own = TaskChange {
             credentials: self.credentials.clone(),
+            history_uncertain_until: self.history_uncertain_until,
             ..own
         };
         Change {

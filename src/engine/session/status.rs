@@ -24,8 +24,9 @@ impl TaskSession {
 impl TaskTree {
     /// Adds a Paused or Running item to the commit for each task whose status must follow its new
     /// counters (see `status_after`). If the tree has `MAX_OPEN_REQUESTS` open requests and the
-    /// commit closes one of them, also queues the parked tasks that may open a request. A second
-    /// call before the commit changes nothing.
+    /// commit closes one of them, also queues the parked tasks that may open a request. A task
+    /// whose items were not read (see `end_unread`) counts as such a task, because no later commit
+    /// would wake it. A second call before the commit changes nothing.
     pub(super) fn update_statuses(&mut self, own: &mut TaskDraft, lease: &LeaseChange, now: Time) {
         let mut sums = self.counter_changes(own, lease);
         let root = own.row.root_task_id;
@@ -39,7 +40,7 @@ impl TaskTree {
                     && self
                         .progress
                         .task(row.task_id)
-                        .is_some_and(Progress::may_open_request)
+                        .is_none_or(Progress::may_open_request)
             };
             let waiting: Vec<_> = self
                 .rows

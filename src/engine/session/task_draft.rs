@@ -1,6 +1,6 @@
 //! A draft is a task's row and progress with the pending items that the next commit appends.
 
-use crate::task::call_state::CallState;
+use crate::task::call_state::{CallState, Phase};
 use crate::task::change::{
     AskerPresence, Counters, Guard, KeyedCall, LeaseChange, TaskChange, TaskRow,
 };
@@ -224,8 +224,9 @@ impl TaskDraft {
 
     /// Pushes a result for each unfinished call that `which` selects. A call with a sub-agent gets
     /// its [`CallState::canceled_result`]. So does a call whose `canceled_result` has another
-    /// outcome than `Canceled`, for example `Unknown` for a call that may have run. Every other
-    /// call gets a result with `outcome` and `text`.
+    /// outcome than `Canceled`, for example `Unknown` for a call that may have run. A call whose
+    /// request has expired gets the result of the expiry, which is not written yet if the task
+    /// failed in the same commit. Every other call gets a result with `outcome` and `text`.
     pub(crate) fn close_calls(
         &mut self,
         which: impl Fn(&CallState) -> bool,
@@ -237,7 +238,11 @@ impl TaskDraft {
         let closed = open.map(|state| {
             let (id, given, why) = state.canceled_result();
             let told = given == Outcome::Canceled && state.child().is_none();
-            if told {
+            if let Phase::Settled(Outcome::Expired, expired) = &state.phase
+                && told
+            {
+                (id, Outcome::Expired, expired.clone())
+            } else if told {
                 (id, outcome, text.to_owned())
             } else {
                 (id, given, why)
@@ -339,6 +344,7 @@ impl TaskDraft {
             call: self.call.clone(),
             in_quarantine: self.quarantine_change(),
             credentials: Vec::new(),
+            history_uncertain_until: None,
         }
     }
 

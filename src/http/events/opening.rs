@@ -54,6 +54,7 @@ pub(crate) async fn open(
         .listener
         .unwrap_or_else(|| http.store.listen_locally(request.root));
     let listener = http.store.subscribe(request.root, subscription);
+    let history_uncertain_until = http.store.history_uncertain_until();
     let row = http
         .store
         .task(request.task)
@@ -82,6 +83,7 @@ pub(crate) async fn open(
         },
         after,
         row.status,
+        history_uncertain_until,
     );
     let mut stream = TaskStream::new(http, watcher, listener, reader, head, permit);
     if !stream.begin().await? && !is_post_response {
@@ -109,8 +111,8 @@ pub(crate) fn ended_stream() -> Response {
     stream_response(text.take().into())
 }
 
-/// Takes a stream permit if a POST asks for the event stream and is not a form; otherwise returns
-/// `None`. Must be called before the POST has any effect, so that a refused POST changes nothing.
+/// Takes a stream permit if a POST asks for the event stream; otherwise returns `None`. Must be
+/// called before the POST has any effect, so that a refused POST changes nothing.
 ///
 /// # Errors
 /// `too_many` when the caller, or all callers together, have as many streams as allowed.
@@ -118,8 +120,7 @@ pub(crate) fn take_permit(
     http: &Http,
     posted: &PostRequest,
 ) -> Result<Option<StreamPermit>, Problem> {
-    let wanted = wants_stream(&posted.headers) && !posted.is_form();
-    wanted
+    wants_stream(&posted.headers)
         .then(|| http.stream_limiter.take(&posted.caller, &http.settings))
         .transpose()
 }

@@ -12,8 +12,9 @@ use super::request_at_event::JournalCache;
 use super::sse::SseBuffer;
 use super::tail::Follower;
 use crate::http::Http;
-use crate::store::{ReadError, Subtree};
+use crate::store::{ReadError, Store, Subtree};
 use crate::task::status::TaskStatus;
+use crate::task::time::Time;
 
 #[derive(Debug)]
 pub(crate) struct EventReader {
@@ -30,13 +31,20 @@ pub(crate) struct EventReader {
     /// When the stream joins the tail again, [`Self::follow`] checks that the stream of a root task
     /// has sent every event up to this number.
     tail_head: i64,
+    /// The value of `Store::history_uncertain_until` before the stream's first read.
+    history_uncertain_until: Option<Time>,
 }
 
 impl EventReader {
     /// Creates a reader that begins after the event number `after`. `status` is the task's status,
-    /// read before the first events.
+    /// read before the first events. `history_uncertain_until` is the store's value before that.
     #[must_use]
-    pub(crate) fn new(part: Subtree, after: i64, status: TaskStatus) -> Self {
+    pub(crate) fn new(
+        part: Subtree,
+        after: i64,
+        status: TaskStatus,
+        history_uncertain_until: Option<Time>,
+    ) -> Self {
         Self {
             part,
             seen: after,
@@ -44,7 +52,15 @@ impl EventReader {
             journals: JournalCache::default(),
             follower: None,
             tail_head: 0,
+            history_uncertain_until,
         }
+    }
+
+    /// Whether the database is another server than at the stream's first read, for example a
+    /// promoted standby. Events that were sent may be missing there, and other events may have
+    /// their numbers.
+    pub(super) fn is_history_lost(&self, store: &Store) -> bool {
+        store.history_uncertain_until() != self.history_uncertain_until
     }
 
     /// Returns the next events, and whether there may be more. If `fresh` is true, the read finds

@@ -3,7 +3,8 @@
 //! of the body, so a stream with a slow client buffers at most the text of one read.
 //!
 //! A stream ends when its source has no more events, when its lifetime is over, on shutdown, when
-//! the caller may no longer read, and when stored data cannot be read. While the database does not
+//! the caller may no longer read, and when stored data cannot be read. A task's stream also ends
+//! when the database has become another server, which may lack events. While the database does not
 //! answer, a stream stays open and repeats what has failed.
 
 use std::future::pending;
@@ -179,7 +180,7 @@ async fn next(source: &mut impl EventSource) -> Option<String> {
             Ok(()) => {}
             Err(ReadError::Unavailable) => {
                 let stream = source.stream();
-                if stream.text.is_empty() {
+                if stream.text.is_empty() && !stream.ended {
                     stream.pause().await;
                 }
             }

@@ -2,6 +2,7 @@
 //! The stream ends when the task has ended and every event was sent, and in the cases that
 //! `stream.rs` lists.
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use super::delta_filter::DeltaFilter;
@@ -86,8 +87,7 @@ impl TaskStream {
         // deltas that arrive during the read, because the read may miss items in their prompts.
         let already_waiting = self.waiting_deltas.len();
         let fresh = already_waiting > 0;
-        let RenderedEvents { part, events, more } =
-            self.reader.read(&self.stream.http, fresh).await?;
+        let RenderedEvents { part, events, more } = self.next_events(fresh).await?;
         // By now, every delta that was published before the events has arrived. Adds all arrived
         // deltas to the waiting deltas. The `for` loop below sends a waiting delta between the last
         // item in the prompt of its model call and the next event.
@@ -139,14 +139,38 @@ impl TaskStream {
         Ok(events.len())
     }
 
-    /// Reads the next portion. After a failed read, first checks that the database has all events
-    /// that were sent, because the database may now be a standby that lacks the last events.
-    async fn read_on(&mut self) -> Result<(), ReadError> {
-        if self.is_recovering {
-            self.reader.require_seen(&self.stream.http).await?;
-            self.is_recovering = false;
+    /// Returns the next portion. After a failed read, first checks that the database has all events
+    /// that were sent, because the database may now be a standby that lacks the last events. Gives
+    /// up at the stream's next deadline, because a read may hang, for example while the network
+    /// drops packets. A read that was given up loses no event: the next read begins at the same
+    /// position.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer in time, or the next event cannot be
+    /// decoded. Also when the database has become another server; the stream then ends.
+    async fn next_events(&mut self, fresh: bool) -> Result<RenderedEvents, ReadError> {
+        let Self {
+            stream,
+            reader,
+            is_recovering,
+            ..
+        } = self;
+        let http = Arc::clone(&stream.http);
+        let read = {
+            let reading = pin!(async {
+                if *is_recovering {
+                    reader.require_seen(&http).await?;
+                    *is_recovering = false;
+                }
+                reader.read(&http, fresh).await
+            });
+            stream.wait(reading).await
+        };
+        if reader.is_history_lost(&http.store) {
+            stream.ended = true;
+            return Err(ReadError::Unavailable);
         }
-        self.read().await.map(|_| ())
+        read.unwrap_or(Err(ReadError::Unavailable))
     }
 
     /// Makes the next call of [`Self::advance`] read the rows, because the last call failed.
@@ -203,7 +227,7 @@ impl EventSource for TaskStream {
         let advanced = if self.is_listening {
             self.wait().await
         } else {
-            self.read_on().await
+            self.read().await.map(|_| ())
         };
         if advanced.is_err() {
             self.recover();

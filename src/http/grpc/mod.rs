@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::{Path, Request, State};
+use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, post};
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
@@ -28,6 +28,7 @@ use super::api::tasks::message_body::{SESSION_ID_FORM, is_session_id};
 use super::server::body::read_body;
 use super::server::guard::{caller_of_key, protect_connection};
 use super::server::operation::{AuthClass, Op};
+use super::server::path_id::PathId;
 use super::server::problem::{Code, Problem};
 use crate::agent::gate::ExtAuthz;
 use crate::agent::{Agents, Gate};
@@ -74,10 +75,10 @@ pub(super) fn add_routes(
     if !is_open(http.engine.agents()) {
         return router;
     }
-    let envoy = async |http, Path(method): Path<String>, request| {
+    let envoy = async |http, PathId(method): PathId<String>, request| {
         serve(http, GateSurface::ExtAuthz, method, request).await
     };
-    let ext_mcp = async |http, Path(method): Path<String>, request| {
+    let ext_mcp = async |http, PathId(method): PathId<String>, request| {
         serve(http, GateSurface::ExtMcp, method, request).await
     };
     router

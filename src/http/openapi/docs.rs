@@ -6,7 +6,6 @@ use std::borrow::Cow;
 use std::io::Read as _;
 use std::sync::{Arc, LazyLock};
 
-use axum::extract::Path;
 use axum::response::{IntoResponse, Response};
 use flate2::read::GzDecoder;
 use http::header::{CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE, LOCATION, VARY};
@@ -17,6 +16,7 @@ use super::openapi_json;
 use crate::http::pages::layout::HtmlPage;
 use crate::http::server::accept::takes_gzip;
 use crate::http::server::operation::Op;
+use crate::http::server::path_id::PathId;
 use crate::http::server::problem::{Code, Problem};
 
 pub(crate) const OPENAPI: Op = Op::public("get_openapi", &[]);
@@ -69,7 +69,7 @@ pub(crate) async fn get_docs() -> Result<Response, Problem> {
 /// # Errors
 /// `not_found` if there is no such asset.
 pub(crate) async fn get_docs_asset(
-    Path(name): Path<String>,
+    PathId(name): PathId<String>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     if name == "index.html" {

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
+use super::event_schema::STREAMING_POSTS;
 use super::{parameters_mut, put, text_header};
-use crate::http::api::mcp;
+use crate::http::api::{mcp, tasks};
 use crate::http::pages::link;
 use crate::http::server::operation::{AuthClass, Op};
 use crate::http::server::problem::Code;
@@ -76,14 +77,19 @@ pub(super) fn complete(operation: &mut Map<String, Value>, op: &Op) {
         }
     }
     optional_body(operation);
-    // A message of the Model Context Protocol is answered without the header `Preference-Applied`.
-    if op.id != mcp::OP.id {
-        response_headers(operation, op);
-    }
+    let is_prefer = |parameter: &mut Value| parameter.get("name") == Some(&json!("Prefer"));
+    let takes_prefer = parameters_mut(operation).any(is_prefer);
     let Some(responses) = responses_mut(operation) else {
         return;
     };
     add_problems(responses, op);
+    if op.id == mcp::OP.id {
+        // A JSON-RPC error has the status 200 and the headers of its problem. No message is answered
+        // with `Preference-Applied`.
+        put_retry_after(responses.entry("200").or_insert(Value::Null));
+    } else {
+        response_headers(responses, op, takes_prefer);
+    }
     for response in responses.values_mut() {
         let id = json!({
             "description": "The id of this HTTP request", "schema": { "type": "string", "format": "uuid" }
@@ -129,30 +135,37 @@ fn add_problems(responses: &mut Map<String, Value>, op: &Op) {
     }
 }
 
-/// Adds headers to the successful responses that have a body: `Preference-Applied` if the operation
-/// takes `Prefer`, and `Idempotency-Replayed` if the operation stores the `Idempotency-Key`.
-fn response_headers(operation: &mut Map<String, Value>, op: &Op) {
-    let is_prefer = |parameter: &mut Value| parameter.get("name") == Some(&json!("Prefer"));
-    let takes_prefer = parameters_mut(operation).any(is_prefer);
+/// Adds the headers of a success: `Preference-Applied` if the operation takes `Prefer`
+/// (`takes_prefer`), and `Idempotency-Replayed` if the operation stores the `Idempotency-Key`. A
+/// form is answered with a redirect, which has the second header, too. A problem of `api/respond.rs`
+/// follows the commit of the POST, and therefore has the headers of this commit.
+fn response_headers(responses: &mut Map<String, Value>, op: &Op, takes_prefer: bool) {
     // Only an operation that stores the `Idempotency-Key` can notice that a key was used before.
     let mut problems = op.problems.into_iter().flatten();
     let stores_keys = problems.any(|code| *code == Code::IdempotencyKeyReused);
-    let headers = [
-        (
-            takes_prefer,
-            "Preference-Applied",
-            "The preference that was applied",
-        ),
-        (
-            stores_keys,
-            "Idempotency-Replayed",
-            "`true` when the response repeats that of an earlier POST with the same key",
-        ),
-    ];
-    for (_, name, description) in headers.into_iter().filter(|(is_sent, ..)| *is_sent) {
-        let responses = responses_mut(operation).into_iter().flatten();
-        for (_, success) in responses.filter(|(status, _)| status.starts_with('2')) {
-            put(success, &["headers", name], text_header(description));
+    let may_fail_after_commit = STREAMING_POSTS.contains(&op.id);
+    for (status, response) in responses {
+        let is_success = status.starts_with('2');
+        let follows_commit = may_fail_after_commit && matches!(status.as_str(), "500" | "503");
+        let headers = [
+            (
+                follows_commit && op.id == tasks::create::OP.id,
+                "Location",
+                "The created task, if the POST was committed",
+            ),
+            (
+                is_success && takes_prefer,
+                "Preference-Applied",
+                "The preference that was applied",
+            ),
+            (
+                stores_keys && (is_success || follows_commit || status == "303"),
+                "Idempotency-Replayed",
+                "`true` when the response repeats that of an earlier POST with the same key",
+            ),
+        ];
+        for (_, name, description) in headers.into_iter().filter(|(is_sent, ..)| *is_sent) {
+            put(response, &["headers", name], text_header(description));
         }
     }
 }
@@ -196,6 +209,7 @@ fn common_problems(auth: AuthClass) -> &'static [Code] {
             Code::Forbidden,
             Code::TooLarge,
             Code::Internal,
+            Code::Unavailable,
         ],
         AuthClass::Health => &[Code::TooLarge, Code::Internal],
         AuthClass::Gateway => &[Code::Internal],
@@ -218,10 +232,14 @@ fn problem_response(codes: &[Code]) -> Value {
         put(&mut response, &["headers", "WWW-Authenticate"], bearer);
     }
     if has(Code::TooMany) || has(Code::Unavailable) {
-        let seconds = json!({ "description": "Seconds to wait before another attempt", "schema": { "type": "integer" } });
-        put(&mut response, &["headers", "Retry-After"], seconds);
+        put_retry_after(&mut response);
     }
     response
+}
+
+fn put_retry_after(response: &mut Value) {
+    let seconds = json!({ "description": "Seconds to wait before another attempt", "schema": { "type": "integer" } });
+    put(response, &["headers", "Retry-After"], seconds);
 }
 
 /// Removes `null` from the `type` of a schema.

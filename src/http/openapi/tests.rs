@@ -93,6 +93,18 @@ fn every_operation_names_the_problem_of_a_body_that_is_too_large() {
     }
 }
 
+#[test]
+fn every_operation_but_the_health_check_names_the_problem_of_a_service_that_starts() {
+    let mut document = document();
+    for (_, operation) in every_operation(&mut document) {
+        let id = id_of(operation);
+        let refused = &operation["responses"]["503"];
+        let is_named = refused["headers"]["Retry-After"].is_object()
+            && refused.to_string().contains("`unavailable`");
+        assert_eq!(is_named, id != "get_health", "{id}");
+    }
+}
+
 /// The POST operations that check the form of the `Idempotency-Key` and store no key.
 const STORE_NO_KEY: [&str; 4] = ["end_grant_here", "post_mcp_message", "sign_in", "sign_out"];
 
@@ -113,7 +125,7 @@ fn every_post_takes_an_idempotency_key_and_says_whether_it_stores_the_key() {
             stores_key,
             "{id}"
         );
-        for status in ["200", "201", "202"] {
+        for status in ["200", "201", "202", "303"] {
             let replayed = responses[status].to_string();
             assert_eq!(
                 replayed.contains("Idempotency-Replayed"),
@@ -197,6 +209,31 @@ fn message_to_an_mcp_server_names_its_headers_and_both_kinds_of_errors() {
     }
     let success = &operation["responses"]["200"];
     assert!(success["headers"].get("Preference-Applied").is_none());
+    assert!(
+        success["headers"]["Retry-After"].is_object(),
+        "a JSON-RPC error may be one that passes"
+    );
+}
+
+#[test]
+fn problem_after_a_commit_names_the_headers_of_the_commit() {
+    let mut document = document();
+    for (_, operation) in every_operation(&mut document) {
+        let id = id_of(operation);
+        let is_created = id == "create_task";
+        let may_follow_commit = event_schema::STREAMING_POSTS.contains(&id.as_str());
+        for status in ["500", "503"] {
+            let headers = &operation["responses"][status]["headers"];
+            assert_eq!(
+                (
+                    headers["Location"].is_object(),
+                    headers["Idempotency-Replayed"].is_object()
+                ),
+                (is_created, may_follow_commit),
+                "{id} {status}"
+            );
+        }
+    }
 }
 
 #[test]

@@ -21,6 +21,7 @@ use self::request::single_action;
 use super::server::operation::{Operation, operation};
 use super::server::problem::Problem;
 use crate::store::ReadError;
+use crate::task::decision::Decision;
 
 /// Returns the data that was read; `None` if the stored data is corrupt, so that a page can leave
 /// the data out.
@@ -30,6 +31,22 @@ fn unless_corrupt<T>(read: Result<T, ReadError>) -> Result<Option<T>, Problem> {
         Err(ReadError::Corrupt(_)) => Ok(None),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Returns the person's reasons for an answer: the reason for the whole answer, or the reasons for
+/// its calls, each once. A form that names a call stores its reason with the call.
+fn reasons(answer: &Decision) -> Vec<&str> {
+    if let Some(reason) = answer.reason.as_deref() {
+        return vec![reason];
+    }
+    let mut reasons: Vec<&str> = Vec::new();
+    let calls = answer.decisions.values();
+    for reason in calls.filter_map(|call| call.reason.as_deref()) {
+        if !reasons.contains(&reason) {
+            reasons.push(reason);
+        }
+    }
+    reasons
 }
 
 /// Returns the operations of the pages, without the scripts, the pages about problems, and the
@@ -52,4 +69,25 @@ pub(super) fn operations() -> Vec<Operation> {
         operation!(sign_in::start_session::OP, sign_in::start_session::sign_in),
         operation!(sign_in::end_session::OP, sign_in::end_session::sign_out),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::openapi::sample;
+    use crate::task::decision::Action;
+
+    #[test]
+    fn reasons_of_an_answer_about_several_calls_are_each_named_once() {
+        let row = sample::several(3);
+        let calls = row.spec.own_calls().map(|call| call.tool_call_id);
+        let calls: Vec<_> = calls.collect();
+        let (_, mut answer) = sample::answer("bob", Action::Reject, &calls, true).unwrap();
+        assert_eq!(reasons(&answer), ["So it is."]);
+        let second = answer.decisions.get_mut(&calls[1]).unwrap();
+        second.reason = Some("Too much.".to_owned());
+        assert_eq!(reasons(&answer), ["So it is.", "Too much."]);
+        answer.reason = Some("All of them.".to_owned());
+        assert_eq!(reasons(&answer), ["All of them."]);
+    }
 }

@@ -189,7 +189,7 @@ texts! {
     then_cancel: "the task is canceled", "取消该任务";
     then_cancel_sub: "this agent's task is canceled, and the agent that called it is told", "取消该智能体的任务，并告知调用它的智能体";
     then_cancel_root: "the whole task tree is canceled", "取消整个任务树";
-    runs_instead: "Runs instead", "替代执行的内容";
+    changed_to: "Changed to", "修改为";
     given_result: "Result", "所提供的结果";
     given_response: "Answer", "所填写的内容";
     sealed_value: "(kept sealed)", "（已密封保存）";

@@ -12,9 +12,12 @@ const RESERVED_FOR_PROCESS: u64 = 64;
 /// The number of descriptors of one database connection. An SQLite connection opens the database
 /// file, the write-ahead log, and the index of this log.
 const PER_DATABASE_CONNECTION: u64 = 3;
-/// The number of descriptors reserved for one running task: for the task's concurrent calls, and
-/// for the connection to a model.
+/// The number of descriptors reserved for one running task: one for each of the task's 8 concurrent
+/// calls, and one for the connection to a model.
 const PER_RUNNING_TASK: u64 = 9;
+/// Like `PER_RUNNING_TASK`, if there are shell tools. A call of a shell tool needs three
+/// descriptors: two pipes to the guard process, and the handle of this process (a pidfd).
+const PER_RUNNING_TASK_WITH_SHELL: u64 = 25;
 /// The minimum number of client connections that a service needs.
 const MIN_CONNECTIONS: u64 = 16;
 
@@ -38,7 +41,8 @@ pub(crate) struct TooFewDescriptors {
 
 impl DescriptorBudget {
     /// Reserves descriptors for this process, for `database` database connections and for `running`
-    /// running tasks. Client connections get the rest of `limit`, at most `wanted` descriptors.
+    /// running tasks. `has_shell` says whether there are shell tools. Client connections get the
+    /// rest of `limit`, at most `wanted` descriptors.
     ///
     /// # Errors
     /// Fails with [`TooFewDescriptors`] if the rest is too small for `wanted` connections, and also
@@ -48,10 +52,16 @@ impl DescriptorBudget {
         wanted: u32,
         database: u32,
         running: u32,
+        has_shell: bool,
     ) -> Result<Self, TooFewDescriptors> {
+        let per_task = if has_shell {
+            PER_RUNNING_TASK_WITH_SHELL
+        } else {
+            PER_RUNNING_TASK
+        };
         let reserve = RESERVED_FOR_PROCESS
             + PER_DATABASE_CONNECTION * u64::from(database)
-            + PER_RUNNING_TASK * u64::from(running);
+            + per_task * u64::from(running);
         let available = limit.saturating_sub(reserve);
         let least = MIN_CONNECTIONS.min(u64::from(wanted));
         if available < least {
@@ -102,7 +112,7 @@ mod tests {
 
     #[test]
     fn database_and_tools_keep_their_descriptors() {
-        let share = |limit, wanted| DescriptorBudget::new(limit, wanted, 32, 64);
+        let share = |limit, wanted| DescriptorBudget::new(limit, wanted, 32, 64, false);
         let usual = share(524_288, 1024).unwrap();
         assert_eq!((usual.connections, usual.reserve), (1024, 736));
         assert_eq!(usual.streams(1000), 1000);
@@ -126,8 +136,12 @@ mod tests {
         );
         assert_eq!(share(u64::MAX, u32::MAX).unwrap().connections, u32::MAX);
         assert_eq!(
-            DescriptorBudget::new(1024, 1, 1, 1).unwrap().streams(1000),
+            DescriptorBudget::new(1024, 1, 1, 1, false)
+                .unwrap()
+                .streams(1000),
             1
         );
+        let with_shell = DescriptorBudget::new(2048, 1024, 32, 64, true).unwrap();
+        assert_eq!((with_shell.connections, with_shell.reserve), (288, 1760));
     }
 }

@@ -12,13 +12,14 @@ use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::rt::Executor;
 use hyper::server::conn::http2;
-use hyper::service::Service;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::connections::{ConnectionPhase, ConnectionSlot, CountedBody};
+use super::held_frames::{HeldFrames, WatchedBody};
 use super::serve::{PhaseTimer, Timeout, phase_timeout, run_connection};
 use super::write_timeout::TimeoutStream;
 use crate::world::Clock;
@@ -124,12 +125,18 @@ pub(super) async fn serve<I, S, F>(
     slot.mark_multiplexed();
     let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
     let _guard = stop.clone().drop_guard();
+    let held = Arc::new(HeldFrames::new(Arc::clone(&timer.clock)));
     let watchdog = run_watchdog(
         Arc::downgrade(&slot),
+        Arc::clone(&held),
         Arc::clone(&timer.clock),
         stop.clone(),
     );
     tasks.spawn(watchdog);
+    let service = service_fn(move |request: Request<Incoming>| {
+        let (response, held) = (service.call(request), Arc::clone(&held));
+        async move { Ok::<_, io::Error>(response.await?.map(|body| WatchedBody::new(body, held))) }
+    });
     let streams = Streams {
         tasks: tasks.clone(),
         stop: stop.clone(),
@@ -150,15 +157,27 @@ pub(super) async fn serve<I, S, F>(
     stop.run_until_cancelled(driven).await;
 }
 
-/// Ends the connection when a phase in which it serves no request lasts longer than
-/// `phase_timeout`. The watchdog is a separate Tokio task, because a client's frames may keep the
-/// connection's own task too busy to notice the timeout.
-async fn run_watchdog(slot: Weak<ConnectionSlot>, clock: Arc<dyn Clock>, stop: CancellationToken) {
+/// Ends the connection in two cases:
+/// - A phase in which it serves no request lasts longer than `phase_timeout`.
+/// - The client takes nothing of a response for `WRITE_TIMEOUT` (see [`HeldFrames`]).
+///
+/// The watchdog is a separate Tokio task, because a client's frames may keep the connection's own
+/// task too busy to notice the timeout.
+async fn run_watchdog(
+    slot: Weak<ConnectionSlot>,
+    held: Arc<HeldFrames>,
+    clock: Arc<dyn Clock>,
+    stop: CancellationToken,
+) {
     let phase = || slot.upgrade().map(|slot| slot.phase());
     let watched = async {
         while let Some(now) = phase() {
             let Some(time) = phase_timeout(now.0) else {
                 clock.sleep(WATCHDOG_INTERVAL).await;
+                if held.has_timed_out() {
+                    tracing::info!("a connection was closed: its client read nothing");
+                    stop.cancel();
+                }
                 continue;
             };
             clock.sleep(time).await;

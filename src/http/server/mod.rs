@@ -11,6 +11,7 @@ pub(crate) mod drain_body;
 pub(crate) mod fields;
 pub(crate) mod guard;
 pub(crate) mod headers;
+mod held_frames;
 mod http2;
 pub(crate) mod json;
 pub(crate) mod link;

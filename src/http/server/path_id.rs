@@ -1,4 +1,4 @@
-//! An id in the path of an operation.
+//! An id or a name in the path of an operation.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -9,7 +9,8 @@ use http::request::Parts;
 use super::problem::Problem;
 use crate::http::Http;
 
-/// An id in the path. A malformed id gets the problem `not_found`, like an unknown id.
+/// An id or a name in the path. A malformed id, or a segment that is not UTF-8, gets the problem
+/// `not_found`, like an unknown id.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PathId<T>(pub T);
 

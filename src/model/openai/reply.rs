@@ -1,7 +1,7 @@
-//! Reads an answer: `choices[0].message` and the members around it. `Answer::raw` keeps the message
-//! with its unknown members. If the message can be rebuilt exactly from the parsed answer,
-//! `Answer::raw` is null instead. A missing member is tolerated if the meaning of the answer is
-//! clear without it; otherwise the answer is rejected.
+//! Reads an answer: the `message` of its first choice and the members around it. `Answer::raw`
+//! keeps the message with its unknown members. If the message can be rebuilt exactly from the
+//! parsed answer, `Answer::raw` is null instead. A missing member is tolerated if the meaning of
+//! the answer is clear without it; otherwise the answer is rejected.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -24,8 +24,10 @@ pub(super) fn read(body: &str, cleaner: &Cleaner) -> AttemptOutcome {
     let choice = match reply
         .get_mut("choices")
         .and_then(Value::as_array_mut)
-        .and_then(|all| all.first_mut())
-    {
+        .and_then(|all| {
+            let first = all.iter().position(is_first).unwrap_or(0);
+            all.get_mut(first)
+        }) {
         Some(Value::Object(choice)) => Some(std::mem::take(choice)),
         Some(_) | None => None,
     };
@@ -59,6 +61,12 @@ pub(super) fn read(body: &str, cleaner: &Cleaner) -> AttemptOutcome {
     };
     let finish = finish.as_ref().and_then(Value::as_str);
     answer(message, calls, finish, reply.get("usage"), cleaner)
+}
+
+/// Returns whether a choice is the first of its answer by `index`. An endpoint may write several
+/// choices in any order.
+pub(super) fn is_first(choice: &Value) -> bool {
+    choice.get("index").and_then(Value::as_u64).unwrap_or(0) == 0
 }
 
 /// Builds the answer. If the `finish_reason` is `error`, rejects the message; a retry may help.

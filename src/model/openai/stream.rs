@@ -243,10 +243,7 @@ impl StreamReader for ChatStreamReader {
         let Value::Array(choices) = chunk.choices else {
             return Ok(StreamState::Open);
         };
-        let first = choices
-            .into_iter()
-            .find(|choice| choice.get("index").and_then(Value::as_u64).unwrap_or(0) == 0);
-        if let Some(Value::Object(choice)) = first {
+        if let Some(Value::Object(choice)) = choices.into_iter().find(reply::is_first) {
             self.take_choice(choice, data, emitter)?;
         }
         Ok(StreamState::Open)

@@ -66,6 +66,20 @@ impl ResponseItem {
         }
     }
 
+    /// Returns the keys of the item: its id, if it has an id, and its content. Two items of a
+    /// stream and of its last event are the same item if they share a key. The id alone does not
+    /// show this, because some endpoints write a new id in each event.
+    pub(super) fn keys(&self) -> impl Iterator<Item = String> {
+        let (kind, id) = (self.str("type"), self.str("id"));
+        let id = (!id.is_empty()).then(|| json!({"type": kind, "id": id}).to_string());
+        let content = match kind {
+            "function_call" => json!([kind, self.str("name"), self.arguments()]),
+            "message" => json!([kind, self.message_texts().collect::<String>()]),
+            _ => json!([kind, self.text]),
+        };
+        id.into_iter().chain([content.to_string()])
+    }
+
     /// Returns the parts of a message; empty for any other item.
     fn parts(&self) -> impl Iterator<Item = &Value> {
         let is_message = self.str("type") == "message";

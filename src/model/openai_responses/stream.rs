@@ -3,7 +3,7 @@
 //! the last event if the item has no such event. An item is never taken from its deltas. A stream
 //! without the last event gives no answer. The emitted pieces add up to the answer's texts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -208,13 +208,26 @@ impl ResponseStreamReader {
         };
         let end = ResponseEnd::read(status, response, &self.cleaner)?;
         let text = exact(data, |exact| exact.response).unwrap_or_default();
-        for (index, item) in (0..).zip(reply::exact_output(text).unwrap_or_default()) {
-            let slot = self.items.entry(index).or_default();
-            if slot.is_none() {
-                *slot = Some(ResponseItem::read(item).ok_or_else(unreadable)?);
+        self.take_output(reply::exact_output(text).unwrap_or_default())?;
+        self.end = Some((end, response.get("usage").cloned()));
+        Ok(())
+    }
+
+    /// Takes the items of a response's `output` that no event has ended. Some endpoints number the
+    /// items of a stream differently from those of `output`. So `output` may have an ended item at
+    /// another index; that item is not taken again, because its call would run twice.
+    fn take_output(&mut self, output: Vec<&str>) -> Result<(), AttemptOutcome> {
+        let ended = self.items.values().flatten();
+        let ended: BTreeSet<_> = ended.flat_map(ResponseItem::keys).collect();
+        for (index, text) in (0..).zip(output) {
+            if matches!(self.items.get(&index), Some(Some(_))) {
+                continue;
+            }
+            let item = ResponseItem::read(text).ok_or_else(unreadable)?;
+            if !item.keys().any(|key| ended.contains(&key)) {
+                self.items.insert(index, Some(item));
             }
         }
-        self.end = Some((end, response.get("usage").cloned()));
         Ok(())
     }
 

@@ -17,7 +17,7 @@ use crate::support::test_app::{Held, On, TestApp};
 
 /// A model call in flight: `after_seq` is the number of the last item in its prompt, and `which` is
 /// the id of the model call.
-struct DeltaSource<'s> {
+pub(super) struct DeltaSource<'s> {
     store: &'s Store,
     root: &'s str,
     task: &'s str,
@@ -40,7 +40,7 @@ impl DeltaSource<'_> {
         });
     }
 
-    fn text(&self, offset: u64, delta: &str) {
+    pub(super) fn text(&self, offset: u64, delta: &str) {
         self.publish(DeltaContent::Text {
             offset,
             delta: delta.to_owned(),
@@ -48,7 +48,7 @@ impl DeltaSource<'_> {
     }
 }
 
-fn asking<'s>(app: &'s TestApp, held: &'s Held, after_seq: i64) -> DeltaSource<'s> {
+pub(super) fn asking<'s>(app: &'s TestApp, held: &'s Held, after_seq: i64) -> DeltaSource<'s> {
     DeltaSource {
         store: app.store(),
         root: &held.task,

@@ -1,4 +1,4 @@
-//! Tests of event streams that are open while the database is away.
+//! Tests of event streams that are open while the database is away or becomes another server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,15 +6,18 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::super::inbox_stream::{next, stream};
+use super::deltas::asking;
 use crate::support::database::Database;
 use crate::support::event_stream::{Event, StreamBlock, names, numbers};
 use crate::support::forwarder::Forwarder;
-use crate::support::test_app::{ALICE, Actor, TestApp, refunds};
+use crate::support::test_app::{ALICE, Actor, On, TestApp, refunds};
 use crate::support::test_clock::TestClock;
 
 /// The length of an outage. A read waits at most 3 s for a connection, so a stream tries to read
 /// and fails at least once during the outage.
 const OUTAGE: Duration = Duration::from_secs(8);
+/// An upper bound of the time for steps that should not block, even on a busy machine.
+const SOON: Duration = Duration::from_mins(1);
 
 async fn cancel(app: &TestApp, task: &str) {
     let canceled = app.owner().cancel(task).await;
@@ -108,5 +111,59 @@ async fn stream_sends_no_event_before_a_check_that_an_outage_delayed() {
     assert_eq!(names(&rest).last(), Some(&"task.canceled"));
     next(&mut inbox, "request.gone").await;
     other.stop().await;
+    app.stop().await;
+}
+
+/// No answer comes to the read that a delta causes, and its connection stays open. Without an
+/// answer, this read ends after an hour.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stream_whose_read_hangs_sends_comments_and_then_every_event_once() {
+    let clock = TestClock::new();
+    let database = Database::postgres().await;
+    let line = Forwarder::to(database.url()).await;
+    let yaml = refunds("{ owner: true }");
+    let mut app = TestApp::at_timed(line.url(), &yaml, Arc::<TestClock>::clone(&clock)).await;
+    app.restart_with(|yaml| yaml.replace("statement_timeout: 2s", "statement_timeout: 1h"))
+        .await;
+    let other = TestApp::at(database.url()).await;
+    let held = app.held().await;
+    let mut watch = app.owner().watch(&held.task, None).await;
+    let mut told = watch.until("caught_up").await;
+    line.blackhole();
+    asking(&app, &held, 99).text(0, "It is");
+    for _ in 0..3 {
+        clock.advance(Duration::from_secs(16));
+        let said = timeout(SOON, watch.said()).await;
+        assert_eq!(said, Ok(Some(StreamBlock::Comment)), "it stays open");
+    }
+    line.cut();
+    cancel(&other, &held.task).await;
+    line.mend();
+    told.extend(watch.rest().await);
+    is_whole(&told);
+    other.stop().await;
+    app.stop().await;
+}
+
+/// Every connection breaks, and the server has another identity afterwards. It answers at once and
+/// has all events.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stream_ends_once_the_database_is_another_server() {
+    let app = TestApp::start(On::Postgres).await;
+    let held = app.held().await;
+    let mut watch = app.owner().watch(&held.task, None).await;
+    watch.until("caught_up").await;
+    let database = &app.database;
+    database
+        .execute("update database_identity set identity = 'another'")
+        .await;
+    database
+        .execute(
+            "select pg_terminate_backend(pid) from pg_stat_activity
+              where datname = current_database() and application_name = 'holdpoint'",
+        )
+        .await;
+    let rest = timeout(SOON, watch.rest()).await;
+    assert_eq!(rest, Ok(Vec::new()), "it ends");
     app.stop().await;
 }

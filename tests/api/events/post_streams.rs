@@ -2,11 +2,12 @@
 //! the POST.
 
 use macro_rules_attribute::apply;
+use reqwest::Method;
 use serde_json::json;
 
 use super::super::approval_cycle::on_both;
 use super::super::trees::{begin, does, give, id, only, pays, trees};
-use crate::support::event_stream::{durable, names, numbers};
+use crate::support::event_stream::{Watch, durable, names, numbers};
 use crate::support::fake_chat_completions::{calls, text_answer};
 use crate::support::test_app::{ACCOUNTS, Held, On, REFUNDS, TestApp, refunds};
 
@@ -118,6 +119,47 @@ async fn stream_of_a_decision_message_or_retry_begins_with_its_own_commit(on: On
         .await;
     assert_eq!(names(&durable(&rejected)).last(), Some(&"task.canceled"));
     assert_eq!(durable(&watch.rest().await), durable(&rejected));
+}
+
+/// The content type that `curl -d ''` gives to an empty body.
+const FORM: &str = "application/x-www-form-urlencoded";
+
+#[apply(on_both)]
+async fn retry_with_an_empty_body_is_answered_with_its_stream_whatever_its_type(on: On) {
+    let app = TestApp::start(on).await;
+    app.model.then_fails(400);
+    let failed = app.owner().create_task("hi").await;
+    failed.assert_status(201, "Failed");
+    app.model.then(text_answer("Again."));
+    let path = format!("/v1/tasks/{}/retry", failed.str("/task_id"));
+    let asking = app.owner().header("accept", "text/event-stream");
+    let body = Some((FORM, Vec::new()));
+    let mut watch = Watch::new(asking.sent(Method::POST, &path, body).await);
+    assert_eq!(
+        (watch.status, watch.header("content-type")),
+        (200, "text/event-stream")
+    );
+    assert_eq!(
+        names(&durable(&watch.rest().await)),
+        ["task.resumed", "message.completed", "task.completed"]
+    );
+    app.stop().await;
+}
+
+#[apply(on_both)]
+async fn form_that_decides_takes_no_stream(on: On) {
+    let one = "\nserver: { max_streams_per_caller: 1 }\n";
+    let app = TestApp::with(on, &(refunds("{ owner: true }") + one)).await;
+    let Held { task, request, .. } = app.held().await;
+    let watch = app.owner().watch(&task, None).await;
+    assert_eq!(watch.status, 200);
+    let asking = app.owner().header("accept", "text/event-stream");
+    app.model.then(text_answer("Done."));
+    let path = format!("/resume/{request}/approve");
+    let decided = asking.submit(&path, &[]).await;
+    decided.assert_header(303, "location", &format!("/resume/{request}"));
+    drop(watch);
+    app.stop().await;
 }
 
 #[apply(on_both)]

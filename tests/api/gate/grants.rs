@@ -1,6 +1,6 @@
-//! Tests of calls at a gate that a standing decision allows, and that the gate holds anew because
-//! of an earlier call. The rule that offered the standing decision decides who is asked, and for
-//! how long.
+//! Tests of calls at a gate that a standing decision covers, and that the gate holds or denies
+//! because of an earlier call. If the gate holds such a call, the rule that offered the standing
+//! decision decides who is asked, and for how long.
 
 use holdpoint::task::time::Time;
 use macro_rules_attribute::apply;
@@ -20,9 +20,22 @@ fn remembering() -> String {
     yaml("").replacen(APPROVERS, &format!("{APPROVERS}, {OFFER}"), 1)
 }
 
-/// Proposes a refund of 120. Approves the refund as Bob, with a standing decision.
-async fn approve_and_remember(app: &TestApp) {
-    let held = ask(app, &refund(120), 0).await;
+/// Returns a configuration in which a rule holds the calls of the repeatable tool `tag`. A standing
+/// decision of this rule covers each of these calls.
+fn remembering_tags() -> String {
+    let allowed = "tools: [lookup, tag], decide: allow }";
+    let held = r#"tools: [lookup], decide: allow }
+  - { name: tags, tools: [tag], decide: hold, approvers: { groups: [finance] }, remember: { when: 'args.text != ""', for: [owner], most: 1h } }"#;
+    yaml("").replacen(allowed, held, 1)
+}
+
+fn tag(text: &str) -> Value {
+    json!({"tool": "tag", "arguments": {"text": text}})
+}
+
+/// Proposes a call, which is held. Approves the call as Bob, with a standing decision.
+async fn approve_and_remember(app: &TestApp, body: &Value) {
+    let held = ask(app, body, 0).await;
     assert_call(&held, 202, "pending", "pending", Value::Null);
     let answer = json!({"action": "approve", "remember": {"for": "owner", "expires_in": "1h"}});
     answer_as(app.approver(), &held, &answer).await;
@@ -69,7 +82,7 @@ async fn requests(app: &TestApp, call: &Reply) -> usize {
 #[apply(on_both)]
 async fn call_held_by_a_doubt_despite_a_standing_decision_has_the_terms_of_its_rule(on: On) {
     let app = TestApp::with(on, &remembering()).await;
-    approve_and_remember(&app).await;
+    approve_and_remember(&app, &refund(120)).await;
     let first = ask(&app, &refund(120), 10).await;
     assert_call(&first, 200, "allow", "settled", "succeeded");
     app.tool.answers(500, "broken");
@@ -89,5 +102,28 @@ async fn call_held_by_a_doubt_despite_a_standing_decision_has_the_terms_of_its_r
         "{}",
         ran.text
     );
+    app.stop().await;
+}
+
+#[apply(on_both)]
+async fn rejection_beats_a_standing_decision_although_its_tool_is_repeatable(on: On) {
+    let app = TestApp::with(on, &remembering_tags()).await;
+    let held = ask(&app, &tag("paid"), 0).await;
+    assert_call(&held, 202, "pending", "pending", Value::Null);
+    approve_and_remember(&app, &tag("open")).await;
+    decide(&app, &held, "reject").await;
+    // The first repetition gets the answer of the rejected call. The next one is a call of its own.
+    let told = ask(&app, &tag("paid"), 5).await;
+    assert_call(&told, 200, "deny", "settled", "rejected");
+    assert_eq!(told.str("/task_id"), held.str("/task_id"));
+    let again = ask(&app, &tag("paid"), 5).await;
+    assert_call(&again, 200, "deny", "settled", "rejected");
+    assert_ne!(again.str("/task_id"), held.str("/task_id"));
+    assert_eq!(requests(&app, &again).await, 0, "{}", again.text);
+    assert_eq!(app.tool.count(), 0);
+    let other = ask(&app, &tag("late"), 10).await;
+    assert_call(&other, 200, "allow", "settled", "succeeded");
+    assert_eq!(requests(&app, &other).await, 0, "{}", other.text);
+    assert_eq!(app.tool.count(), 1);
     app.stop().await;
 }

@@ -219,3 +219,25 @@ async fn call_with_too_short_a_deadline_does_not_wait_and_claims_nothing() {
     ));
     app.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn unknown_method_is_unimplemented_and_one_that_is_not_utf_8_is_not_found() {
+    let app = gateway_app(ENVOY).await;
+    let mut grpc = Grpc::to(&app).await;
+    for service in [
+        "envoy.service.auth.v3.Authorization",
+        "agentgateway.dev.ext_mcp.ExtMcp",
+    ] {
+        for (method, http, status) in [
+            ("Else", StatusCode::OK, Some(12)),
+            // Clients take a 404 without a gRPC status for UNIMPLEMENTED (12), and a 400 for
+            // INTERNAL (13).
+            ("%ff", StatusCode::NOT_FOUND, None),
+        ] {
+            let path = format!("/{service}/{method}");
+            let answered = grpc.call(&path, EDGE, &[]).await;
+            assert_eq!((answered.http, answered.status), (http, status), "{path}");
+        }
+    }
+    app.stop().await;
+}

@@ -18,6 +18,13 @@ const MALFORMED: &str = "Idempotency-Key must be one header of 1 to 255 visible 
 
 const NOT_THERE: &str = "00000000-0000-7000-8000-000000000000";
 
+/// Stores a dead delivery for each task, with the id of the task.
+const DEAD_DELIVERIES: &str = "
+    insert into delivery (delivery_id, tenant, target, person, type, root_task_id, change_id, event_number, state,
+        due_at, attempts, created_at, ended_at)
+    select task_id, tenant, 'backend', '', 'task.created', root_task_id, task_id, 1, 'dead', created_at, 10, created_at,
+        created_at from agent_task";
+
 /// A POST that succeeds if its idempotency key is well-formed.
 struct Post {
     /// The path in the API document.
@@ -95,8 +102,8 @@ fn every_feature() -> String {
     format!("{yaml}{PEOPLE}{sealed}{DECIDING}")
 }
 
-/// Creates a standing decision, a failed task, a held task and a session. Returns a POST of each
-/// operation.
+/// Creates a standing decision, a failed task, a held task, dead deliveries and a session. Returns
+/// a POST of each operation.
 async fn every_post(app: &TestApp) -> Vec<Post> {
     let remembered = app.held().await;
     app.model.then(text_answer("done"));
@@ -110,6 +117,7 @@ async fn every_post(app: &TestApp) -> Vec<Post> {
     failed.assert_status(201, "Failed");
     let (grant, failed) = (grants.str("/grants/0/grant_id"), failed.str("/task_id"));
     let held = app.held().await;
+    app.database.execute(DEAD_DELIVERIES).await;
     let (task, request) = (held.task.as_str(), held.request.as_str());
     let digest = held.digest();
     let answer = format!("digest={}&action=approve", digest.replace(':', "%3A"));
@@ -131,7 +139,7 @@ async fn every_post(app: &TestApp) -> Vec<Post> {
         Post::json("/resume/{request_id}/approve", request, BOB, &none),
         Post::json("/resume/{request_id}/reject", request, BOB, &none),
         Post::json("/v1/deliveries/resend", "", OPS, &target),
-        Post::json("/v1/deliveries/{delivery_id}/resend", NOT_THERE, OPS, &none),
+        Post::json("/v1/deliveries/{delivery_id}/resend", task, OPS, &none),
         Post::json("/v1/gate/calls", "", AGENT, &refund(5)),
         Post::json("/v1/gate/outcomes", "", AGENT, &outcome),
         Post::json("/mcp/{gate}", "refunds", AGENT, &call),
@@ -160,8 +168,8 @@ fn post_of<'p>(posts: &'p [Post], template: &str) -> &'p Post {
     found.unwrap_or_else(|| panic!("no POST to {template}"))
 }
 
-/// Returns a text that changes with each effect of a POST: the counts of the rows, and of the ended
-/// standing decisions.
+/// Returns a text that changes with each effect of a POST: the counts of the rows, of the ended
+/// standing decisions, and of the deliveries that are due.
 async fn stored(app: &TestApp) -> String {
     let counted = &[
         "agent_task",
@@ -171,6 +179,7 @@ async fn stored(app: &TestApp) -> String {
         "idempotency",
         "browser_session",
         "standing_grant where revoked_at is not null",
+        "delivery where state = 'due'",
     ];
     app.database.row_counts(counted).await
 }
@@ -246,6 +255,9 @@ async fn right_is_checked_before_the_form_of_a_key_and_the_body_after_it(on: On)
     let posts = every_post(&app).await;
     let grant = post_of(&posts, "/grants/{grant_id}").path.as_str();
     let link = post_of(&posts, "/l/{token}").path.as_str();
+    let template = "/v1/deliveries/{delivery_id}/resend";
+    let resend = post_of(&posts, template).path.as_str();
+    let unknown = filled(template, NOT_THERE);
     for (key, path, status) in [
         (Some(CAROL), grant, 403),
         (Some(OTHER), grant, 404),
@@ -254,6 +266,10 @@ async fn right_is_checked_before_the_form_of_a_key_and_the_body_after_it(on: On)
         (Some(ALICE), "/mcp/refunds", 403),
         (Some(AGENT), "/mcp/nowhere", 404),
         (Some(AGENT), "/mcp/refunds", 400),
+        (Some(BOB), resend, 403),
+        (Some(BOB), unknown.as_str(), 403),
+        (Some(OPS), unknown.as_str(), 404),
+        (Some(OPS), resend, 400),
         (None, "/sign-out", 401),
         (Some(CAROL), "/sign-out", 400),
         (None, "/sign-in", 400),

@@ -135,6 +135,31 @@ async fn edit_that_needs_further_approvals_is_nowhere_called_an_approval(on: On)
     app.stop().await;
 }
 
+#[apply(on_both)]
+async fn comment_in_a_form_that_names_its_call_is_shown_on_every_page(on: On) {
+    let app = app_with(on, "{ groups: [finance], required: 2 }").await;
+    let held = refund(&app, 120).await;
+    let path = format!("/resume/{}", held.request);
+    let name = |part: &str| format!("call.{}.{part}", held.call);
+    let edited = app
+        .approver()
+        .submit(
+            &path,
+            &[
+                (&name("action"), "edit"),
+                (&name("arguments"), r#"{"order":17,"amount":40}"#),
+                (&name("reason"), "only <half>"),
+            ],
+        )
+        .await;
+    assert_eq!(edited.status, 303, "{}", edited.text);
+    for shown in [&path, "/inbox/decided", &format!("/tasks/{}", held.task)] {
+        let page = page(app.approver(), shown).await;
+        page.about(&shown).assert_has("only &lt;half&gt;");
+    }
+    app.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn links_of_the_decided_requests_keep_the_filters() {
     let app = TestApp::with_finance(On::Sqlite).await;

@@ -3,6 +3,7 @@
 
 use futures_util::future::join_all;
 use macro_rules_attribute::apply;
+use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::super::approval_cycle::on_both;
@@ -191,6 +192,29 @@ async fn link_posted_with_an_idempotency_key_is_stored_in_no_column(on: On) {
     for path in &paths {
         assert!(!row.contains(path.strip_prefix("/l/").unwrap()), "{row}");
     }
+    app.stop().await;
+}
+
+#[apply(on_both)]
+async fn repeated_key_of_a_link_is_recognized_before_the_form_is_checked(on: On) {
+    let app = linked(on, "{ groups: [finance] }").await;
+    let held = app.held().await;
+    app.model.then(text_answer("done"));
+    let path = link("dora", &held.request);
+    let digest = held.digest().replace(':', "%3A");
+    let approve = format!("digest={digest}&action=approve");
+    let form = "application/x-www-form-urlencoded";
+    let browser = app.anonymous().header("origin", &app.url()).keyed("k-1");
+    for (kind, replayed) in [(form, ""), ("application/json", "true")] {
+        let body = Some((kind, approve.clone()));
+        let reply = browser.send(Method::POST, &path, body).await;
+        reply.about(&kind).assert_header(303, "location", &path);
+        assert_eq!(reply.header("idempotency-replayed"), replayed, "{kind}");
+    }
+    let reply = browser.submit(&path, &[("action", "reject")]).await;
+    reply.assert_code(422, "idempotency_key_reused");
+    ended(&app, &held.task, "Completed").await;
+    assert_eq!(decisions(&app, &held.task).await.len(), 1);
     app.stop().await;
 }
 

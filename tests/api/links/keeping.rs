@@ -35,6 +35,12 @@ async fn is_only_read(app: &TestApp, path: &str, request: &str, answers: &[&[(&s
         assert_eq!(reply.status, 403, "{fields:?}: {}", reply.text);
         reply.assert_has("A link may not decide this request.");
     }
+    let without_digest = press(app, path, &[("action", "approve")]).await;
+    assert_eq!(
+        without_digest.status, 403,
+        "the right is checked before the form: {}",
+        without_digest.text
+    );
     let now = app.owner().request(request).await;
     assert_eq!(now.str("/status"), "pending");
     now.assert_lacks("\"door\":\"link\"");

@@ -8,9 +8,10 @@ use holdpoint::task::item::{Fact, Outcome};
 use holdpoint::task::request::RequestKind;
 use holdpoint::task::tool_spec::Effect;
 use macro_rules_attribute::apply;
+use serde_json::json;
 
 use super::super::engine_harness::{
-    EngineHarness, alice, alice_decides, alice_is_refused, outcomes, whole,
+    EngineHarness, alice, alice_decides, alice_is_refused, fills, outcomes, whole,
 };
 use super::{LARGE, TAG, approved, run};
 use crate::store::store_fixture::{StoreFixture, both};
@@ -20,6 +21,13 @@ const LARGE_AND_TAG: &[(&str, &str)] = &[
     ("refund", r#"{"order":1,"amount":120}"#),
     ("tag", r#"{"text":"paid"}"#),
 ];
+
+/// As many questions as a tree may have open, and then a repeatable call.
+const TAG_BEYOND_THE_MAXIMUM: [(&str, &str); 21] = {
+    let mut calls = [("request_human_guidance", r#"{"question":"How?"}"#); 21];
+    calls[20] = ("tag", r#"{"text":"paid"}"#);
+    calls
+};
 
 /// Loses the result of a repeatable call. Then replaces the tool's effect and URL in the
 /// configuration by `now`. Asserts that the call is not repeated.
@@ -245,4 +253,43 @@ async fn changed_effect_is_journaled_before_the_call_is_sent(fixture: StoreFixtu
         1,
         "the call is asked about, not repeated"
     );
+}
+
+#[apply(both)]
+async fn held_call_that_its_request_shows_as_once_is_sent_once_after_its_approval(
+    fixture: StoreFixture,
+) {
+    let mut harness = EngineHarness::new(fixture, &TAG_BEYOND_THE_MAXIMUM).await;
+    harness.configure(|yaml| {
+        let yaml = yaml.replace(
+            "tag, refund, forbidden] }",
+            "tag, refund, forbidden], human: [guidance], limits: { max_calls: 32 } }",
+        );
+        let rule = "policy:\n  - { name: watch, tools: [tag], decide: hold }\n";
+        yaml.replace("policy:\n", rule)
+    });
+    let task = harness.held().await;
+    let open = harness.open(task).await;
+    assert_eq!(open.len(), 20);
+    // The call was judged as idempotent, and there is no room for its request yet.
+    harness.replace("effect: idempotent", "effect: once");
+    harness.tool.answers(502, "");
+    let api = harness.engine(0);
+    let so = || fills(&json!({"answer": "so"}));
+    alice_decides(&api, open[0].0, so()).await;
+    harness.run().await;
+    let open = harness.open_specs(task).await;
+    let (approvals, questions): (Vec<_>, Vec<_>) = open
+        .into_iter()
+        .partition(|asked| asked.kind == RequestKind::Approval);
+    let shown = approvals[0].own_calls().map(|call| call.effect);
+    assert_eq!(shown.collect::<Vec<_>>(), [Effect::Once]);
+    for asked in questions {
+        alice_decides(&api, asked.request_id, so()).await;
+    }
+    let yes = whole(Action::Approve, None);
+    alice_decides(&api, approvals[0].request_id, yes).await;
+    harness.run().await;
+    harness.only_request(task, RequestKind::Reconcile).await;
+    assert_eq!(harness.executions(task, "/tag"), 1);
 }

@@ -10,10 +10,18 @@ use macro_rules_attribute::apply;
 use serde_json::json;
 
 use super::super::engine_harness::{
-    EngineHarness, alice_decides, alice_is_refused, claimed, fills, outcomes, turn,
+    Calls, EngineHarness, alice_decides, alice_is_refused, claimed, fills, outcomes, turn,
 };
-use super::{ASKS_FOR_JIRA, TOKEN, clerk, commented, fill, jira, only_open_request};
+use super::{ASKS_FOR_JIRA, TOKEN, clerk, commented, fill, jira, only_open_request, results};
 use crate::store::store_fixture::{StoreFixture, both};
+
+/// As many questions as a tree may have open, and then one more.
+const BEYOND_THE_MAXIMUM: [(&str, &str); 21] = {
+    let mut calls = [("request_human_guidance", r#"{"question":"How?"}"#); 21];
+    calls[20] = ("request_credentials", r#"{"service":"spare"}"#);
+    calls
+};
+const ASKING: &[Calls] = &[&BEYOND_THE_MAXIMUM];
 
 #[apply(both)]
 async fn credential_request_whose_fields_or_receivers_changed_is_asked_anew(fixture: StoreFixture) {
@@ -157,4 +165,30 @@ async fn lost_call_whose_target_changes_while_it_waits_for_its_credential_is_not
     assert_eq!(refused, Refusal::Withdrawn(request));
     harness.run().await;
     is_asked_about(&harness, task).await;
+}
+
+#[apply(both)]
+async fn credential_that_is_gone_before_its_request_can_be_opened_is_not_asked_for(
+    fixture: StoreFixture,
+) {
+    let mut harness = clerk(fixture, ASKING).await;
+    let more = "human: [guidance, credentials], limits: { max_calls: 32 }";
+    harness.replace("human: [credentials]", more);
+    let task = harness.held().await;
+    let open = harness.open(task).await;
+    assert_eq!(open.len(), 20);
+    harness.replace("spare:", "extra:");
+    let said = fills(&json!({"answer": "so"}));
+    alice_decides(&harness.engine(0), open[0].0, said).await;
+    harness.run().await;
+    let open = harness.open(task).await.into_iter();
+    let kinds: Vec<_> = open.map(|(_, kind)| kind).collect();
+    assert_eq!(kinds, [RequestKind::Guidance; 19]);
+    let mut ended = results(&harness, task).await;
+    ended.retain(|(name, ..)| name == "request_credentials");
+    let [(_, outcome, text)] = &ended[..] else {
+        panic!("one result: {ended:?}")
+    };
+    assert_eq!(*outcome, Outcome::Invalid);
+    assert!(text.contains("`service` is not one of"), "{text}");
 }

@@ -170,3 +170,45 @@ async fn question_during_a_call_of_no_rule_or_of_a_rule_without_terms_is_its_own
         assert_eq!(server.resumed().len(), 2);
     }
 }
+
+/// Gives the rule `from` another name, drives the task, and asserts that ops gets the next question
+/// and answers it.
+async fn ops_is_asked_after_renaming(
+    harness: &mut EngineHarness,
+    task: TaskId,
+    (from, to): (&str, &str),
+) {
+    harness.replace(&format!("name: {from},"), &format!("name: {to},"));
+    harness.run().await;
+    let asked = the_request(harness, task).await;
+    assert_eq!(asked.kind, RequestKind::Elicitation);
+    assert_eq!(asked.terms, terms_of_ops("name"));
+    let name = fills(&json!({"name": "b"}));
+    decides(&harness.engine(0), &bob_of_ops(), asked.request_id, name).await;
+    harness.run().await;
+    assert_eq!(harness.status(task).await, TaskStatus::Completed);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn next_question_during_an_allowed_call_is_for_the_approvers_of_its_renamed_rule() {
+    let asking = vec![asks(&["folder", "name"])];
+    let (mut harness, server) = allowing("[refund]", OPS_WITHIN_AN_HOUR, asking).await;
+    let task = harness.held().await;
+    assert!(is_answered_by(&harness, &bob_of_ops(), task).await);
+    ops_is_asked_after_renaming(&mut harness, task, ("small", "modest")).await;
+    assert_eq!(server.resumed().len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn next_question_during_an_approved_call_is_for_the_approvers_of_its_renamed_rule() {
+    let (mut harness, server) = harness(LARGE, vec![asks(&["folder", "name"])]).await;
+    harness.replace("approvers: { owner: true }", OPS_WITHIN_AN_HOUR);
+    let task = harness.held().await;
+    let approval = the_request(&harness, task).await.request_id;
+    let yes = whole(Action::Approve, None);
+    decides(&harness.engine(0), &bob_of_ops(), approval, yes).await;
+    harness.run().await;
+    assert!(is_answered_by(&harness, &bob_of_ops(), task).await);
+    ops_is_asked_after_renaming(&mut harness, task, ("large", "big")).await;
+    assert_eq!(server.resumed().len(), 2);
+}

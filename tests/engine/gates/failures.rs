@@ -22,12 +22,14 @@ use macro_rules_attribute::apply;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::super::call_slots::limit_refund;
+use super::super::changed_tools::serve_refund;
 use super::super::engine_harness::{EngineHarness, claimed, outcomes, person};
 use super::{
-    AskTask, LONG, abort, agent, approve, approved, ask, asking, asks, bash, harness, refund,
-    small, until_at_rest, until_open, until_present, until_proposed,
+    AskTask, LONG, abort, agent, approve, approved, ask, asking, asking_by, asks, bash, harness,
+    refund, small, until_at_rest, until_open, until_present, until_proposed,
 };
 use crate::store::store_fixture::{StoreFixture, both};
+use crate::support::until;
 
 /// Returns the same proposal, but identified by the key `key` and sent by the runner `runner`.
 pub fn by_key(key: &str, runner: Option<&str>, proposal: Proposal) -> Proposal {
@@ -132,6 +134,26 @@ async fn approved_call_that_waits_for_a_slot_does_not_start_without_its_asker(
     let again = ask(&engine, 1, LONG).await.call;
     assert_eq!(again.task_id, task);
     assert_eq!(again.outcome, Some(Outcome::Succeeded));
+}
+
+#[apply(both)]
+async fn ask_that_does_not_wait_starts_its_approved_call_after_the_comparison_of_its_tool(
+    fixture: StoreFixture,
+) {
+    let mut harness = harness(fixture).await;
+    let server = serve_refund(&mut harness);
+    let engine = harness.engine(8);
+    let task = approved(&harness, &engine, &refund(1, Duration::ZERO)).await;
+    until_at_rest(&harness, task).await;
+    let goes_on = server.hold_next();
+    let asking = asking_by(&engine, refund(1, Duration::ZERO));
+    server.until_held().await;
+    // After its first commit, the ask would leave, and the call would wait for its return.
+    let present_until = harness.journal(task).await.row.asker_until;
+    assert_eq!(present_until, Some(Time(0)));
+    goes_on.send(()).unwrap();
+    assert_eq!(asking.await.unwrap().unwrap().call.task_id, task);
+    until("the call has run", async || server.calls() == 1).await;
 }
 
 #[apply(both)]

@@ -34,7 +34,7 @@ use crate::store::store_fixture::{StoreFixture, both};
 use crate::support::until;
 
 /// The terms of a rule under which Bob decides within an hour and may remember an approval.
-const OFFER_OF_BOB: &str = r#"approvers: { users: [bob] }, expires_in: 1h, remember: { when: "args.amount <= 500.0", for: [owner], most: 4h, uses: 10 }"#;
+pub const OFFER_OF_BOB: &str = r#"approvers: { users: [bob] }, expires_in: 1h, remember: { when: "args.amount <= 500.0", for: [owner], most: 4h, uses: 10 }"#;
 
 /// Returns a harness in which a rule allows every call of the external tool `Bash`.
 async fn with_shell(fixture: StoreFixture) -> EngineHarness {

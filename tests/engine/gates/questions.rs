@@ -8,6 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use holdpoint::engine::gate::{GateDecision, GateRefusal, GateState, Proposal};
 use holdpoint::engine::{DecisionInput, Engine};
+use holdpoint::task::change::ASKER_UNTIL_DELIVERED;
 use holdpoint::task::decision::Action;
 use holdpoint::task::elicitation::{Elicitation, ServerQuestion};
 use holdpoint::task::id::TaskId;
@@ -24,7 +25,7 @@ use super::super::engine_harness::{EngineHarness, alice_decides, fills, outcomes
 use super::failures::by_key;
 use super::{
     LONG, abort, agent, approve, asking_by, asks, driven, harness, read, refund, small,
-    until_asked, until_at_rest, until_present, until_proposed,
+    until_asked, until_at_rest, until_open, until_present, until_proposed,
 };
 use crate::store::store_fixture::{StoreFixture, both};
 use crate::support::until;
@@ -126,6 +127,14 @@ async fn served(fixture: StoreFixture, answers: Vec<ToolAnswer>) -> (EngineHarne
         Arc::new(Served(spec.clone(), Arc::clone(&shared)))
     }));
     (harness, server)
+}
+
+/// Returns the harness of the gate, whose tool `refund` needs a login.
+async fn with_login(fixture: StoreFixture) -> EngineHarness {
+    let mut harness = harness(fixture).await;
+    harness
+        .configure(|yaml| yaml.replace("${TOOL_SECRET}", "{{credential:jira.token}}") + CREDENTIAL);
+    harness
 }
 
 fn read_only(yaml: &str) -> String {
@@ -246,9 +255,7 @@ async fn answered_call_without_a_stored_presence_continues_only_with_its_asker(
 
 #[apply(both)]
 async fn call_of_a_tool_with_a_credential_runs_once_a_person_has_entered_it(fixture: StoreFixture) {
-    let mut harness = harness(fixture).await;
-    harness
-        .configure(|yaml| yaml.replace("${TOOL_SECRET}", "{{credential:jira.token}}") + CREDENTIAL);
+    let harness = with_login(fixture).await;
     let engine = harness.engine(8);
     let asking = asking_by(&engine, small(1, Duration::from_mins(5)));
     let task = until_asked(&harness, RequestKind::Credentials).await;
@@ -266,6 +273,51 @@ async fn call_of_a_tool_with_a_credential_runs_once_a_person_has_entered_it(fixt
             .collect::<Vec<_>>(),
         ["token-0123456789"]
     );
+}
+
+#[apply(both)]
+async fn equal_call_after_a_declined_login_asks_for_the_login_again(fixture: StoreFixture) {
+    let harness = with_login(fixture).await;
+    let engine = harness.engine(8);
+    let asking = asking_by(&engine, small(1, Duration::from_mins(5)));
+    let task = until_asked(&harness, RequestKind::Credentials).await;
+    answer(&harness, &engine, task, whole(Action::Reject, None)).await;
+    let declined = asking.await.unwrap().unwrap();
+    assert_eq!(declined.call.outcome, Some(Outcome::Rejected));
+    declined.delivery.unwrap().delivered();
+    until_present(&harness, task, |until| until == ASKER_UNTIL_DELIVERED).await;
+    let again = asks(&engine, &small(1, Duration::ZERO)).await;
+    assert_ne!(again.task_id, task);
+    assert_eq!(again.state, GateState::Pending);
+    until_open(&harness, again.task_id, RequestKind::Credentials).await;
+}
+
+#[apply(both)]
+async fn approval_of_a_call_whose_login_is_declined_ends_an_earlier_rejection(
+    fixture: StoreFixture,
+) {
+    let harness = with_login(fixture).await;
+    let engine = harness.engine(8);
+    let named = |key| by_key(key, None, refund(1, Duration::ZERO));
+    let reject = || whole(Action::Reject, None);
+    let rejected = asks(&engine, &named("a")).await.task_id;
+    let approved = asks(&engine, &named("b")).await.task_id;
+    answer(&harness, &engine, rejected, reject()).await;
+    harness.fixture.forward(Duration::from_secs(1));
+    approve(&harness, &engine, approved).await;
+    until_at_rest(&harness, approved).await;
+    asks(&engine, &named("b")).await;
+    until_open(&harness, approved, RequestKind::Credentials).await;
+    harness.fixture.forward(Duration::from_secs(1));
+    answer(&harness, &engine, approved, reject()).await;
+    until_at_rest(&harness, approved).await;
+    assert_eq!(
+        outcomes(&harness.journal(approved).await),
+        [Outcome::Rejected]
+    );
+    let again = asks(&engine, &named("c")).await;
+    assert_eq!(again.state, GateState::Pending);
+    until_open(&harness, again.task_id, RequestKind::Approval).await;
 }
 
 #[apply(both)]

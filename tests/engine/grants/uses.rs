@@ -6,12 +6,14 @@ use futures_util::future::join_all;
 use holdpoint::engine::Refusal;
 use holdpoint::task::decision::Action;
 use holdpoint::task::grant::GrantScope;
+use holdpoint::task::id::TaskId;
 use holdpoint::task::item::Fact;
+use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::TaskStatus;
 use macro_rules_attribute::apply;
 
-use super::super::call_decisions::question;
-use super::super::engine_harness::{alice, claimed, decides, go, person, whole};
+use super::super::call_decisions::{last_open_request, question};
+use super::super::engine_harness::{EngineHarness, alice, claimed, decides, go, person, whole};
 use super::super::takeover::{Drop, drive_and_drop};
 use super::super::two_replicas::Pair;
 use super::{BY_BOB, LARGE, TAG, answered, asks, grant, grants, harness, hours, ran, remembered};
@@ -88,11 +90,11 @@ async fn replayed_approval_gives_no_second_standing_decision(fixture: StoreFixtu
     assert_eq!(grants(&harness).await.len(), 1);
 }
 
-#[apply(both)]
-async fn retried_attempt_counts_once(fixture: StoreFixture) {
-    let harness = harness(fixture, &[&[TAG]]).await;
+/// Lets a first task call the tool with an approval that counts for later calls. Then creates a
+/// second task, whose process dies while the call is in flight. Returns the second task's id.
+async fn lost_call_after_an_approved_one(harness: &EngineHarness) -> TaskId {
     let first = harness.stopped().await;
-    answered(&harness, first, remembered(GrantScope::Owner, hours(1))).await;
+    answered(harness, first, remembered(GrantScope::Owner, hours(1))).await;
     harness.tool.close();
     let second = harness.queued().await;
     let drivers = claimed(&harness.engine(1)).await;
@@ -100,9 +102,16 @@ async fn retried_attempt_counts_once(fixture: StoreFixture) {
     for driver in drivers {
         driver.abort();
     }
-    assert_eq!(grant(&harness).await.used, 1);
+    assert_eq!(grant(harness).await.used, 1);
     harness.tool.open();
     harness.later();
+    second
+}
+
+#[apply(both)]
+async fn retried_attempt_counts_once(fixture: StoreFixture) {
+    let harness = harness(fixture, &[&[TAG]]).await;
+    let second = lost_call_after_an_approved_one(&harness).await;
     harness.run().await;
     ran(&harness, second, "/tag", 2).await;
     assert_eq!(
@@ -110,6 +119,20 @@ async fn retried_attempt_counts_once(fixture: StoreFixture) {
         1,
         "the second attempt is the same call"
     );
+}
+
+#[apply(both)]
+async fn lost_call_that_is_let_through_is_asked_about_by_the_approvers_of_its_renamed_rule(
+    fixture: StoreFixture,
+) {
+    let mut harness = harness(fixture, &[&[LARGE]]).await;
+    let task = lost_call_after_an_approved_one(&harness).await;
+    harness.replace("name: large,", "name: big,");
+    harness.run().await;
+    asks(&harness, task, "/refund", 1).await;
+    let asked = last_open_request(&harness, task).await;
+    assert_eq!(asked.kind, RequestKind::Reconcile);
+    assert_eq!(asked.terms.approvers.users, ["bob"]);
 }
 
 #[apply(both)]

@@ -2,14 +2,14 @@
 
 use holdpoint::people::Caller;
 use holdpoint::task::decision::{Action, Then};
-use holdpoint::task::item::{Fact, Outcome};
+use holdpoint::task::item::{CloseReason, Fact, Outcome};
 use holdpoint::task::request::{RequestKind, RequestSpec};
-use holdpoint::task::status::TaskStatus;
+use holdpoint::task::status::{RequestStatus, TaskStatus};
 use holdpoint::task::verdict::Verdict;
 use macro_rules_attribute::apply;
 
 use super::super::engine_harness::alice;
-use super::past_calls::{asks, history, large, refund};
+use super::past_calls::{asks, history, large, lookup, refund};
 use super::{OrphanHarness, TURNS, id};
 use crate::store::store_fixture::{StoreFixture, both, decided, status};
 
@@ -100,4 +100,38 @@ async fn rejection_without_a_following_item_still_takes_effect(fixture: StoreFix
         );
         assert_eq!(orphans.ran(task).0, usize::from(then == Then::Continue));
     }
+}
+
+#[apply(both)]
+async fn lost_call_whose_approval_request_was_withdrawn_is_held_although_a_rule_allows_it_by_now(
+    fixture: StoreFixture,
+) {
+    let orphans = OrphanHarness::new(fixture).await;
+    let (task, one) = (id(), lookup());
+    let question = orphans.request_about(task, RequestKind::Approval, &one);
+    let closed = Fact::RequestClosed {
+        request_id: question.request_id,
+        status: RequestStatus::Withdrawn,
+        reason: CloseReason::Canceled,
+    };
+    let asked = vec![
+        asks(TURNS + 1, &[&one]),
+        one.judged(Verdict::Allow),
+        one.started(1),
+        one.judged(Verdict::Hold),
+        Fact::InterventionRequested(question),
+        status(TaskStatus::Paused),
+    ];
+    let retried = vec![closed, status(TaskStatus::Running)];
+    orphans.imported(task, &[history(), asked, retried]).await;
+    assert_eq!(orphans.driven(task).await, TaskStatus::Paused);
+    assert_eq!(orphans.ran(task), (0, 0));
+    let api = orphans.harness.engine(0);
+    orphans.harness.answer_all(&api, task).await;
+    assert_eq!(orphans.driven(task).await, TaskStatus::Completed);
+    assert_eq!(
+        orphans.outcomes_at_end(task, &[&one]).await,
+        [Some(Outcome::Succeeded)]
+    );
+    assert_eq!(orphans.ran(task), (0, 1));
 }

@@ -44,7 +44,7 @@ async fn one_thinks(
 
 /// Checks a tree in which nothing runs. Asserts that each row counts the busy tasks and the open
 /// requests in its subtree, and that the row's status fits these counts.
-async fn balanced(harness: &EngineHarness, root: TaskId) {
+pub(super) async fn balanced(harness: &EngineHarness, root: TaskId) {
     let rows = harness.tree(root).await;
     let open = harness.asked_by_tree(root).await;
     let full = open.len() == 20;
@@ -98,7 +98,7 @@ async fn balanced(harness: &EngineHarness, root: TaskId) {
 }
 
 /// Scripts twenty-one guidance requests in all, from three leaves.
-fn twenty_one(task: &str, turn: u32) -> Vec<(String, String)> {
+pub(super) fn twenty_one(task: &str, turn: u32) -> Vec<(String, String)> {
     let count = match task {
         "go.1" => 16,
         "go.2" => 4,
@@ -120,7 +120,7 @@ fn twenty_one(task: &str, turn: u32) -> Vec<(String, String)> {
 /// Creates a tree with as many open requests as its limit allows. Returns the root, and the driver
 /// of one more leaf. The model call of this leaf is in flight; the model's answer will contain a
 /// call that needs one more request.
-async fn twenty_are_open(
+pub(super) async fn twenty_are_open(
     harness: &EngineHarness,
     parts: &EngineParts,
 ) -> (TaskId, BoxFuture<'static, ()>) {

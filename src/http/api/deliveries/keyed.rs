@@ -30,17 +30,20 @@ impl Resent {
     }
 }
 
-/// Makes deliveries due now. The future `read` reads the body and returns the target: one delivery,
-/// or all deliveries that a filter selects. As in `api/submit.rs`, `read` is polled only after the
-/// check that the caller may resend deliveries.
+/// Makes deliveries due now. The future `find` looks for the delivery that the path names. The
+/// future `read` reads the body and returns the target: one delivery, or all deliveries that a
+/// filter selects. `find` is polled only after the check that the caller may resend deliveries: a
+/// caller without this right gets `forbidden` for every id. As in `api/submit.rs`, the form of the
+/// key is checked after `find` and before `read`.
 ///
 /// # Errors
 /// `idempotency_key_reused` if an earlier POST with the same key had another body; `forbidden` if
-/// the caller may not resend deliveries; `bad_request` if the key is malformed; the errors of
-/// `read`; `unavailable`.
+/// the caller may not resend deliveries; the errors of `find`; `bad_request` if the key is
+/// malformed; the errors of `read`; `unavailable`.
 pub(super) async fn resend(
     http: &Http,
     posted: &PostRequest,
+    find: impl Future<Output = Result<(), Problem>>,
     read: impl Future<Output = Result<ResendTarget, Problem>>,
 ) -> Result<Resent, Problem> {
     if let Ok(Some(key)) = posted.key()
@@ -49,6 +52,7 @@ pub(super) async fn resend(
         return Ok(resent);
     }
     authorize(&posted.caller)?;
+    find.await?;
     let key = posted.key()?;
     let target = read.await?;
     let Some(key) = key else {

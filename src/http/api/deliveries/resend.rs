@@ -33,11 +33,16 @@ pub(crate) async fn resend_delivery(
     PathId(id): PathId<Uuid>,
     posted: PostRequest,
 ) -> Result<Response, Problem> {
+    let find = async {
+        let found = http.store.has_delivery(&posted.caller.tenant, id).await?;
+        found.then_some(()).ok_or_else(Problem::not_found)
+    };
     let target = async {
         posted.json(&http.body_parser, no_members).await?;
         Ok::<_, Problem>(ResendTarget::One(id))
     };
-    let resent = resend(&http, &posted, target).await?;
+    let resent = resend(&http, &posted, find, target).await?;
+    // `find` saw the delivery, but it may have been removed since.
     if resent.count == 0 {
         return Err(Problem::not_found());
     }

@@ -1,5 +1,6 @@
 //! `POST /v1/deliveries/resend`: makes the deliveries of one receiver due now.
 
+use std::future::ready;
 use std::sync::Arc;
 
 use axum::Json;
@@ -44,7 +45,7 @@ pub(crate) async fn resend_deliveries(
         check_receiver(&http, &filter).await?;
         Ok::<_, Problem>(ResendTarget::All(filter))
     };
-    let resent = resend(&http, &posted, target).await?;
+    let resent = resend(&http, &posted, ready(Ok(())), target).await?;
     let body = Json(ResentDeliveries {
         count: resent.count,
     });
@@ -59,7 +60,7 @@ pub(crate) async fn resend_deliveries(
 /// `invalid` if no receiver of the tenant has this name; `unavailable`.
 async fn check_receiver(http: &Http, filter: &ResendFilter) -> Result<(), Problem> {
     let tenants = http.settings.receivers.get(&filter.target);
-    if tenants.is_some_and(|tenants| tenants.is_empty() || tenants.contains(&filter.tenant)) {
+    if tenants.is_some_and(|tenants| tenants.contains(&filter.tenant)) {
         return Ok(());
     }
     let deliveries = DeliveryFilter {

@@ -15,7 +15,7 @@ pub(crate) mod tools;
 use std::future::ready;
 use std::sync::Arc;
 
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
@@ -30,6 +30,7 @@ use crate::http::Http;
 use crate::http::server::accept::ranges;
 use crate::http::server::body::{PostRequest, check_key};
 use crate::http::server::operation::Op;
+use crate::http::server::path_id::PathId;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::params::{CheckedKeyHeader, McpHeaders};
 use crate::people::Caller;
@@ -72,7 +73,7 @@ struct McpRequest<'a> {
 )]
 pub(crate) async fn post_mcp_message(
     State(http): State<Arc<Http>>,
-    Path(gate): Path<String>,
+    PathId(gate): PathId<String>,
     mut posted: PostRequest,
 ) -> Result<Response, Problem> {
     let agent = open_gate(&http, &posted.caller, &gate)?;

@@ -18,6 +18,7 @@ use super::rows::request_link;
 use crate::http::events::inbox::filter::InboxFilter;
 use crate::http::pages::follow;
 use crate::http::pages::layout::{HtmlPage, time_tag, visible};
+use crate::http::pages::reasons;
 use crate::http::pages::request::deadline::duration_text;
 use crate::http::pages::site::{NavPage, Site};
 use crate::http::pages::site_texts::SiteTexts;
@@ -186,8 +187,9 @@ fn decided_row(site: &Site<'_>, http: &Http, row: &RequestRow) -> Markup {
                 " · " (status_word(row, texts))
                 @if let Some(missing) = missing_approvals_text(site, row, &http.settings) { " · " (missing) }
             }
-            @let reason = answer.and_then(|(_, (_, answer))| answer.reason.as_deref());
-            @if let Some(reason) = reason { p { (words.reason) (words.colon) bdi { (visible(reason)) } } }
+            @for reason in answer.map_or_else(Vec::new, |(_, (_, answer))| reasons(answer)) {
+                p { (words.reason) (words.colon) bdi { (visible(reason)) } }
+            }
         }
     }
 }

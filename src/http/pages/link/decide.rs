@@ -10,12 +10,11 @@ use axum::response::Response;
 use utoipa::ToSchema;
 
 use super::linked_request;
-use crate::engine::Accepted;
 use crate::http::Http;
 use crate::http::api::respond::mark_replayed;
 use crate::http::pages::request::{View, invalid_form};
 use crate::http::pages::resume::decide::{FORM_PROBLEMS, store_decision};
-use crate::http::server::body::{PostRequest, check_key, must_be_form};
+use crate::http::server::body::{PostRequest, must_be_form};
 use crate::http::server::fields::variant;
 use crate::http::server::link::CurrentLink;
 use crate::http::server::operation::{AuthClass, Op};
@@ -64,7 +63,15 @@ pub(crate) async fn decide_by_link(
     posted: PostRequest,
 ) -> Result<Response, Problem> {
     let row = linked_request(&http, &posted.caller, &link).await?;
-    match Box::pin(store_answer(&http, &link, &posted)).await {
+    match Box::pin(store_decision(
+        &http,
+        link.request_id,
+        &posted,
+        None,
+        check_form,
+    ))
+    .await
+    {
         Ok(accepted) => {
             let mut response = see_other(&link.path);
             mark_replayed(response.headers_mut(), accepted.replayed);
@@ -89,20 +96,6 @@ pub(crate) async fn decide_by_link(
 fn action_in_form(posted: &PostRequest) -> Option<Action> {
     let action: Action = variant(posted.fields().ok()?.get("action")?)?;
     matches!(action, Action::Approve | Action::Reject).then_some(action)
-}
-
-async fn store_answer(
-    http: &Arc<Http>,
-    link: &CurrentLink,
-    posted: &PostRequest,
-) -> Result<Accepted, Problem> {
-    if let Err(problem) = check_form(posted) {
-        // As in `api/submit.rs`, if both the `Idempotency-Key` and the body have a mistake, the
-        // response reports only the mistake in the key.
-        check_key(&posted.headers)?;
-        return Err(problem);
-    }
-    store_decision(http, link.request_id, posted, None).await
 }
 
 /// Checks that the body is a form with the digest of a request.

@@ -59,16 +59,19 @@ fn context_calls(view: &View<'_>, context: &[&RequestedCall]) -> Markup {
 pub(super) fn authorship(view: &View<'_>, call: &RequestedCall) -> String {
     let mut calls = view.row.spec.pending_tool_calls.iter();
     let own = calls.find(|own| own.tool_call_id.to_string() == call.tool_call_id);
-    if let Some(editor) = own.and_then(|own| own.editor.as_deref()) {
-        return fill(view.texts.changed_exactly, &[("user", &visible(editor))]);
-    }
-    if view.request.kind.properties().decides_calls
-        && view.request.status != WireRequestStatus::Pending
-    {
-        return view.texts.asks_exactly.to_owned();
-    }
     let part = kind_part(view.request.kind, view.words);
-    part.authorship.to_owned()
+    let is_closed = view.request.kind.properties().decides_calls
+        && view.request.status != WireRequestStatus::Pending;
+    let (written, changed) = if is_closed {
+        (view.texts.asks_exactly, view.texts.changed_asked)
+    } else {
+        (part.authorship, part.changed)
+    };
+    let editor = own.and_then(|own| own.editor.as_deref());
+    editor.map_or_else(
+        || written.to_owned(),
+        |editor| fill(changed, &[("user", &visible(editor))]),
+    )
 }
 
 /// Renders how many people have approved a call, and who else may approve it. Empty if one approval
@@ -126,12 +129,99 @@ fn replacement(decision: &WireDecision, call: &RequestedCall, view: &View<'_>) -
     let own = decision.decisions.get(&call.tool_call_id);
     html! {
         @if let Some(arguments) = own.and_then(|own| own.arguments.as_ref()) {
-            p.by { (view.words.runs_instead) }
+            p.by { (view.words.changed_to) }
             pre.exact dir="ltr" { (visible(&unquoted_text(arguments))) }
         }
         @if let Some(result) = own.and_then(|own| own.result.as_ref()) {
             p.by { (view.words.given_result) }
             pre dir="auto" { (visible_lines(&unquoted_text(result))) }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::page_in;
+    use super::*;
+    use crate::http::openapi::sample;
+    use crate::http::pages::language::Language;
+    use crate::task::decision::{Action, Edit};
+    use crate::task::request::RequestKind;
+    use crate::task::status::RequestStatus;
+
+    const RUNS: [&str; 2] = [
+        "Changed by bob. Exactly this runs if it is approved.",
+        "由 bob 修改，批准后将原样执行。",
+    ];
+    const SENT: [&str; 2] = [
+        "Changed by bob. Exactly this was sent.",
+        "由 bob 修改，已原样发送。",
+    ];
+    const ASKED: [&str; 2] = [
+        "Changed by bob. Exactly this was asked.",
+        "由 bob 修改，系提问原文。",
+    ];
+
+    /// Returns the line about a call that Bob has changed, in English and in Chinese.
+    fn line(kind: RequestKind, status: RequestStatus) -> [String; 2] {
+        let (bob, settings) = (sample::approver(), sample::settings());
+        let mut row = sample::of_kind(kind);
+        row.status = status;
+        row.spec.pending_tool_calls[0].editor = Some("bob".to_owned());
+        [Language::English, Language::Chinese].map(|language| {
+            let view = View::new(&row, &bob, &settings, language, sample::now());
+            authorship(&view, &view.request.tool_calls[0])
+        })
+    }
+
+    #[test]
+    fn edited_call_is_said_to_run_only_in_an_open_approval_request() {
+        for kind in RequestKind::ALL {
+            let expected = match kind {
+                RequestKind::Approval => RUNS,
+                RequestKind::Reconcile | RequestKind::Elicitation => SENT,
+                RequestKind::Guidance
+                | RequestKind::Credentials
+                | RequestKind::Confirmation
+                | RequestKind::ExternalResult => ASKED,
+            };
+            assert_eq!(line(kind, RequestStatus::Pending), expected, "{kind:?}");
+        }
+        for status in [
+            RequestStatus::Responded,
+            RequestStatus::Resumed,
+            RequestStatus::Expired,
+            RequestStatus::Withdrawn,
+        ] {
+            assert_eq!(line(RequestKind::Approval, status), ASKED, "{status:?}");
+        }
+    }
+
+    #[test]
+    fn arguments_of_an_edit_are_shown_with_its_reason_and_not_said_to_run() {
+        let mut row = sample::request();
+        let call = row.spec.pending_tool_calls[0].tool_call_id;
+        let (at, mut answer) = sample::answer("bob", Action::Edit, &[call], true).unwrap();
+        answer.decisions.get_mut(&call).unwrap().edit = Some(Edit {
+            arguments_text: r#"{"amount":40}"#.to_owned(),
+            digest: String::new(),
+            rule: None,
+        });
+        row.answers = vec![(at, answer)];
+        row.status = RequestStatus::Responded;
+        for (language, comment, label) in [
+            (Language::English, "Comment", "Changed to"),
+            (Language::Chinese, "备注", "修改为"),
+        ] {
+            let page = page_in(language, &row, &sample::approver());
+            for shown in [
+                format!("<dt>{comment}</dt><dd><pre dir=\"auto\">So it is.</pre></dd>"),
+                format!(
+                    "<p class=\"by\">{label}</p><pre class=\"exact\" dir=\"ltr\">{{&quot;amount&quot;:40}}</pre>"
+                ),
+            ] {
+                assert!(page.contains(&shown), "{shown}: {page}");
+            }
         }
     }
 }

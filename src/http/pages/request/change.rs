@@ -259,6 +259,26 @@ mod tests {
     }
 
     #[test]
+    fn member_of_several_types_is_edited_as_json_and_keeps_the_type_of_its_value() {
+        let parameters = json!({"type": "object", "properties": {
+            "order": {"type": ["string", "integer"]}, "until": {"type": ["integer", "string"]},
+            "dry_run": {"type": ["string", "boolean"]}}});
+        let written = r#"{"order": 17, "until": "17", "dry_run": true}"#;
+        let fields = fields(&parameters, written).unwrap();
+        let shown: Vec<&str> = fields
+            .iter()
+            .map(|field| field.initial_text.as_str())
+            .collect();
+        assert_eq!(shown, ["17", r#""17""#, "true"]);
+        let submitted = [("order", "18"), ("dry_run", "false")];
+        let submitted = submitted.map(|(name, text)| (name.to_owned(), text.to_owned()));
+        assert_eq!(
+            arguments(&fields, &BTreeMap::from(submitted)).as_deref(),
+            Ok(r#"{"order":18,"until":"17","dry_run":false}"#)
+        );
+    }
+
+    #[test]
     fn nested_member_is_edited_as_json_beside_the_fields_of_the_others() {
         let parameters = json!({"type": "object", "required": ["amount", "lines"], "properties": {
             "amount": {"type": "number"}, "lines": {"type": "array", "items": {"type": "object"}},

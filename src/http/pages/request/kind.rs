@@ -18,6 +18,8 @@ pub(crate) struct KindPart {
     pub about: Option<&'static str>,
     /// The sentence that says who wrote the arguments, and how the arguments are used.
     pub authorship: &'static str,
+    /// Like `authorship`, for arguments that a person has changed. `{user}` stands for that person.
+    pub changed: &'static str,
     /// The text of the `<summary>` above the folded form for a rejection.
     pub decline: &'static str,
     /// The heading of the form for a response.
@@ -44,6 +46,7 @@ pub(crate) fn kind_part(kind: RequestKind, words: &Translations) -> KindPart {
     match kind {
         RequestKind::Approval => KindPart {
             authorship: texts.runs_exactly,
+            changed: texts.changed_exactly,
             reject_head: words.reject_head,
             reject: words.reject,
             reject_all: Some(words.reject_all),
@@ -76,6 +79,7 @@ pub(crate) fn kind_part(kind: RequestKind, words: &Translations) -> KindPart {
         RequestKind::Reconcile => KindPart {
             about: Some(words.reconcile_about),
             authorship: texts.sent_exactly,
+            changed: texts.changed_sent,
             decline: texts.give_up,
             answer_head: words.reconcile_head,
             answer: forms::reconcile_fields,
@@ -87,6 +91,7 @@ pub(crate) fn kind_part(kind: RequestKind, words: &Translations) -> KindPart {
         RequestKind::Elicitation => KindPart {
             about: Some(words.elicitation_about),
             authorship: texts.sent_exactly,
+            changed: texts.changed_sent,
             answer_head: words.elicitation_head,
             answer: forms::elicitation_fields,
             ..named(words.short_elicitation, words.kind_elicitation)
@@ -113,6 +118,7 @@ fn guidance_part(
         heading,
         about: None,
         authorship: texts.asks_exactly,
+        changed: texts.changed_asked,
         decline: texts.decline,
         answer_head: words.answer_head,
         answer: forms::guidance_fields,

@@ -242,7 +242,7 @@ pub(crate) fn decision_details(
     html! {
         p { strong { (words.action(decision.action)) } " " bdi { (author) } " · " (time_tag(&decision.at)) }
         dl {
-            @if let Some(reason) = &decision.reason { dt { (words.comment_given) } dd { pre dir="auto" { (visible_lines(reason)) } } }
+            @if let Some(reason) = reason(decision) { dt { (words.comment_given) } dd { pre dir="auto" { (visible_lines(reason)) } } }
             @if let Some(then) = decision.then { dt { (words.then) } dd { (then_text(view, then)) } }
             @if let Some(response) = decision.response.as_ref().filter(|_| with_response) {
                 dt { (words.given_response) } dd { (response_details(response, secret, words)) }
@@ -252,6 +252,15 @@ pub(crate) fn decision_details(
             }
         }
     }
+}
+
+/// Returns the person's reason for a decision. A form that names a call stores the reason with the
+/// answer to this call. If the decision has a single call, that reason is the decision's reason.
+fn reason(decision: &WireDecision) -> Option<&str> {
+    let first = decision.decisions.values().next();
+    let only = first.filter(|_| decision.decisions.len() == 1);
+    let of_call = only.and_then(|call| call.reason.as_deref());
+    decision.reason.as_deref().or(of_call)
 }
 
 fn response_details(response: &Value, secret: bool, words: &Translations) -> Markup {

@@ -106,10 +106,11 @@ fn field_value(property: &Map<String, Value>) -> Option<FieldValue> {
     }
     let word = property.get("type")?;
     let word = match word.as_array() {
+        // A plain field has a single type. It would turn a value of another type into its own.
         Some(words) => words
             .iter()
             .find(|word| *word != "null")
-            .filter(|_| words.len() == 2)?,
+            .filter(|_| words.len() == 2 && words.iter().any(|word| word == "null"))?,
         None => word,
     };
     let number = |name: &str| {
@@ -121,11 +122,15 @@ fn field_value(property: &Map<String, Value>) -> Option<FieldValue> {
             input_type(property),
             property.get("maxLength").and_then(Value::as_u64),
         )),
-        word @ ("number" | "integer") => Some(FieldValue::Number(
-            word == "integer",
-            number("minimum"),
-            number("maximum"),
-        )),
+        word @ ("number" | "integer") => {
+            let is_integer = word == "integer";
+            let is_whole =
+                |text: &String| text.parse::<f64>().is_ok_and(|bound| bound.fract() == 0.0);
+            // A browser counts the steps of an integer from the minimum. From a fractional minimum,
+            // the steps reach no integer.
+            let minimum = number("minimum").filter(|text| !is_integer || is_whole(text));
+            Some(FieldValue::Number(is_integer, minimum, number("maximum")))
+        }
         "boolean" => Some(FieldValue::Boolean),
         "array" => multiple_choice(property.get("items")?.as_object()?),
         _ => None,
@@ -304,6 +309,23 @@ mod tests {
     }
 
     #[test]
+    fn minimum_of_an_integer_field_is_left_out_if_it_is_fractional() {
+        for (word, minimum, expected) in [
+            ("integer", json!(0.5), None),
+            ("integer", json!(-3), Some("-3")),
+            ("integer", json!(2.0), Some("2.0")),
+            ("number", json!(0.5), Some("0.5")),
+        ] {
+            let property = json!({"type": word, "minimum": minimum, "maximum": 9.5});
+            let schema = json!({"type": "object", "properties": {"a": property}});
+            let field = fields(&schema).unwrap().remove(0);
+            let minimum = expected.map(str::to_owned);
+            let number = FieldValue::Number(word == "integer", minimum, Some("9.5".to_owned()));
+            assert_eq!(field.value, number, "{property}");
+        }
+    }
+
+    #[test]
     fn other_schemas_are_typed_as_json() {
         let object = |properties: Value| json!({"type": "object", "properties": properties});
         for schema in [
@@ -320,6 +342,9 @@ mod tests {
             object(json!({"a": {"type": "array", "items": {"enum": ["x", 1]}}})),
             object(json!({"a": {"type": "array", "items": {"enum": ["x", ""]}}})),
             object(json!({"a": {"type": ["string", "number", "null"]}})),
+            object(json!({"a": {"type": ["string", "integer"]}})),
+            object(json!({"a": {"type": ["integer", "string"]}})),
+            object(json!({"a": {"type": ["string", "boolean"]}})),
             object(json!({"a": {"enum": ["1", 1]}})),
             object(json!({"a": {"enum": [null]}})),
             object(json!({"a": {"enum": [""]}})),

@@ -80,22 +80,24 @@ async fn get_single_action_page(
     // If a tool has changed, `action` would not take effect: any answer withdraws the request, and
     // the engine judges the calls anew. So this page shows the refusal instead of its button. The
     // request's own page keeps its forms, by which a person can start the new judgement.
-    if refusal.is_none() && asks_about_changed_tool(http, caller, &row).await? {
+    if refusal.is_none() && asks_about_changed_tool(http, caller, &row, action).await? {
         refusal = Some(view.words.tool_has_changed);
     }
     let page = single_action_page(&view, action, refusal);
     Ok(page_response(&view, page))
 }
 
-/// Returns whether an answer would withdraw the request, because a tool has changed. An unreadable
+/// Returns whether `action` would withdraw the request, because a tool has changed. An unreadable
 /// journal counts as no change, so that the page is shown.
 async fn asks_about_changed_tool(
     http: &Http,
     caller: &Caller,
     row: &RequestRow,
+    action: Action,
 ) -> Result<bool, Problem> {
     let decisions = http.engine.decisions();
-    match decisions.asks_about_changed_tool(caller, row).await {
+    let changed = decisions.asks_about_changed_tool(caller, row, action);
+    match changed.await {
         Err(Refusal::Unavailable) => Err(Problem::unavailable()),
         changed => Ok(changed.unwrap_or_default()),
     }

@@ -36,6 +36,8 @@ texts! {
     sent_exactly: "Written by the agent, not verified. Exactly this was sent.", "由智能体撰写，未经核实，已原样发送。";
     asks_exactly: "Written by the agent, not verified. Exactly this was asked.", "由智能体撰写，未经核实，系提问原文。";
     changed_exactly: "Changed by {user}. Exactly this runs if it is approved.", "由 {user} 修改，批准后将原样执行。";
+    changed_sent: "Changed by {user}. Exactly this was sent.", "由 {user} 修改，已原样发送。";
+    changed_asked: "Changed by {user}. Exactly this was asked.", "由 {user} 修改，系提问原文。";
     exact_text: "Exact text, {count} characters", "原文，共 {count} 个字符";
     exact_text_of_each: "Exact text of each call", "每个调用的原文";
     no_arguments: "no details", "无内容";

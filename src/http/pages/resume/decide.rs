@@ -139,14 +139,21 @@ async fn decide(
     posted: PostRequest,
     path_action: Option<Action>,
 ) -> Result<Response, Problem> {
-    let permit = opening::take_permit(http, &posted)?;
-    match Box::pin(store_decision(http, id, &posted, path_action)).await {
+    // A form is answered with a redirect, so it takes no stream permit.
+    let permit = if posted.is_form() {
+        None
+    } else {
+        opening::take_permit(http, &posted)?
+    };
+    match Box::pin(store_decision(http, id, &posted, path_action, |_| Ok(()))).await {
         Ok(accepted) => respond(http, id, posted, accepted, permit).await,
         Err(problem) => invalid_form::rerender(http, id, &posted, path_action, problem).await,
     }
 }
 
-/// Stores an answer. `path_action` is the action in the path, if any.
+/// Stores an answer. `path_action` is the action in the path, if any. `check_body` is the first
+/// check of the body. It runs only if no earlier POST had the same `Idempotency-Key`, and if the
+/// caller may decide.
 ///
 /// # Errors
 /// The problem of the first check that fails, or the engine's refusal. If the answer is a form with
@@ -156,6 +163,7 @@ pub(crate) async fn store_decision(
     id: RequestId,
     posted: &PostRequest,
     path_action: Option<Action>,
+    check_body: fn(&PostRequest) -> Result<(), Problem>,
 ) -> Result<Accepted, Problem> {
     let secret_form = OnceLock::new();
     let authorize = async {
@@ -180,7 +188,10 @@ pub(crate) async fn store_decision(
         http,
         posted,
         authorize,
-        |request| read_answer(http, posted, request, path_action),
+        |request| async move {
+            check_body(posted)?;
+            read_answer(http, posted, request, path_action).await
+        },
         |engine, _, (request, answer), key| async move {
             Box::pin(engine.decisions().decide(request, answer, key)).await
         },

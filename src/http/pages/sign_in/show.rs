@@ -12,12 +12,12 @@ use crate::http::Http;
 use crate::http::pages::language::Language;
 use crate::http::pages::layout::HtmlPage;
 use crate::http::server::operation::{AuthClass, Op};
-use crate::http::server::problem::{Code, Problem, path_prefix};
+use crate::http::server::problem::{Problem, path_prefix};
 use crate::http::server::session::{self, next};
 
 pub(crate) const OP: Op = Op {
     auth: AuthClass::Open,
-    ..Op::page("get_sign_in", &[Code::Unavailable])
+    ..Op::page("get_sign_in", &[])
 };
 
 /// The page that takes a key

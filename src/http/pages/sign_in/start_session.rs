@@ -32,12 +32,7 @@ pub(crate) const OP: Op = Op {
     max_body_bytes: 16 * 1024,
     ..Op::page(
         "sign_in",
-        &[
-            Code::UnsupportedMediaType,
-            Code::Invalid,
-            Code::TooMany,
-            Code::Unavailable,
-        ],
+        &[Code::UnsupportedMediaType, Code::Invalid, Code::TooMany],
     )
 };
 

@@ -9,6 +9,7 @@ use maud::{Markup, html};
 
 use crate::http::Http;
 use crate::http::pages::layout::{time_tag, visible, visible_lines};
+use crate::http::pages::reasons;
 use crate::http::pages::request::kind::kind_word;
 use crate::http::pages::request::texts::RequestTexts;
 use crate::http::pages::site::Site;
@@ -164,7 +165,7 @@ fn fact_entry(site: &Site<'_>, is_gate_call: bool, event: &Event) -> (Markup, Ma
         } => (
             decision_line(site, decision, *request_id),
             html! {
-                @if let Some(reason) = &decision.reason { (quote(words, reason)) }
+                @for reason in reasons(decision) { (quote(words, reason)) }
             },
         ),
         Fact::RequestClosed {

@@ -1,4 +1,4 @@
-//! Tests of configured additions to requests, and of undocumented members in answers.
+//! Tests of configured additions to requests, and of undocumented or further parts of answers.
 
 use super::*;
 
@@ -106,6 +106,30 @@ async fn finish_reason_of_an_answer_is_read() {
         let raw = if has_more { message } else { &Value::Null };
         assert_eq!(&answer.raw, raw, "{said}");
     }
+}
+
+#[tokio::test]
+async fn call_and_its_arguments_are_of_the_choice_with_index_0() {
+    let choice = |index: u32, id: &str, amount: u32| {
+        let function = json!({"name": "pay", "arguments": {"amount": amount}});
+        let message = json!({"tool_calls": [{"id": id, "function": function}]});
+        json!({"index": index, "message": message, "finish_reason": "tool_calls"})
+    };
+    let body = json!({"choices": [choice(1, "b", 900), choice(0, "a", 5)]});
+    let (answer, ..) = ask(vec![http("200 OK", "", &body.to_string())]).await;
+    let call = &answer.unwrap().calls[0];
+    assert_eq!(
+        (call.provider_id.as_str(), call.arguments_text.as_str()),
+        ("a", "{\"amount\":5}")
+    );
+}
+
+#[tokio::test]
+async fn sole_choice_is_the_answer_whatever_its_index() {
+    let choice = json!({"index": 1, "message": {"content": "hi"}, "finish_reason": "stop"});
+    let body = json!({"choices": [choice]}).to_string();
+    let (answer, ..) = ask(vec![http("200 OK", "", &body)]).await;
+    assert_eq!(answer.unwrap().text.as_deref(), Some("hi"));
 }
 
 #[tokio::test]

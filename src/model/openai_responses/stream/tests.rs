@@ -122,6 +122,53 @@ fn item_that_no_event_ended_is_taken_from_the_response() {
 }
 
 #[test]
+fn ended_item_that_the_response_has_at_another_index_is_taken_once() {
+    let with_id = |id: &str, arguments: &str| {
+        let mut call = call("pay", arguments);
+        call["id"] = json!(id);
+        call
+    };
+    let (pay, reasoning) = (call("pay", "{\"n\":1}"), json!({"type": "reasoning"}));
+    for (index, ended, output, count) in [
+        (1, &pay, json!([pay]), 1),
+        (0, &pay, json!([reasoning, pay]), 1),
+        (1, &pay, json!([message("Hello"), pay]), 2),
+        (
+            1,
+            &with_id("a", "{\"n\":1}"),
+            json!([with_id("a", "{ \"n\": 1 }")]),
+            1,
+        ),
+        (
+            1,
+            &with_id("a", "{\"n\":1}"),
+            json!([with_id("b", "{\"n\":1}")]),
+            1,
+        ),
+    ] {
+        let (answer, _) = answered(&[item("done", index, ended.clone()), completed(&output)]);
+        let calls = answer.calls.iter().map(|call| call.arguments_text.as_str());
+        assert_eq!(calls.collect::<Vec<_>>(), ["{\"n\":1}"], "{output}");
+        let items = answer.raw["items"].as_array().unwrap();
+        assert_eq!(items.len(), count, "{output}");
+    }
+    for again in [message("Hello"), reasoning] {
+        let end = completed(&json!([again]));
+        let (answer, _) = answered(&[item("done", 1, again.clone()), end]);
+        assert_eq!(answer.raw["items"], json!([again.to_string()]));
+    }
+}
+
+#[test]
+fn call_that_differs_from_every_ended_call_is_taken_from_the_response() {
+    let calls = ["{\"n\":1}", "{\"n\":2}"].map(|arguments| call("pay", arguments));
+    let end = completed(&json!(calls));
+    let (answer, _) = answered(&[item("done", 0, calls[0].clone()), end]);
+    let taken = answer.calls.iter().map(|call| call.arguments_text.as_str());
+    assert_eq!(taken.collect::<Vec<_>>(), ["{\"n\":1}", "{\"n\":2}"]);
+}
+
+#[test]
 fn response_announced_as_completed_that_says_it_was_cut_runs_no_call() {
     let cut =
         json!({"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}});

@@ -11,6 +11,7 @@ const RST_STREAM: u8 = 3;
 const SETTINGS: u8 = 4;
 const PING: u8 = 6;
 const GOAWAY: u8 = 7;
+const WINDOW_UPDATE: u8 = 8;
 
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
@@ -344,6 +345,89 @@ async fn client_that_reads_nothing_is_closed() {
             .is_err();
     }
     assert!(closed);
+}
+
+/// Lets the server's tasks run until they wait.
+async fn settle() {
+    for _ in 0..50 {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Requests `path` on a new connection. The window of each response is `window` bytes.
+async fn requested(setup: &Setup, window: u32, path: &str) -> Frames {
+    let mut client = Frames::open(setup).await;
+    // 4 is SETTINGS_INITIAL_WINDOW_SIZE.
+    let entry = [&[0, 4][..], &window.to_be_bytes()].concat();
+    client.send(&frame(SETTINGS, 0, 0, &entry)).await;
+    client.send(&get(1, path, &[])).await;
+    client.payload(HEADERS).await.unwrap();
+    settle().await;
+    client
+}
+
+/// Advances the clock to just before the end of `WRITE_TIMEOUT`. After the first step, the watchdog
+/// checks the connection at each further step.
+async fn until_just_before_the_timeout(setup: &Setup) {
+    for step in [
+        HEADER_TIMEOUT,
+        just_before(WRITE_TIMEOUT.saturating_sub(HEADER_TIMEOUT)),
+    ] {
+        setup.clock.advance(step);
+        settle().await;
+    }
+}
+
+async fn is_open(client: &mut Frames) -> bool {
+    let ping = frame(PING, 0, 0, &[0; 8]);
+    client.0.0.write_all(&ping).await.is_ok()
+}
+
+#[tokio::test]
+async fn client_that_lets_nothing_of_a_response_through_its_window_is_closed_after_30_seconds() {
+    // With a window of 1, the first byte of the response is sent.
+    for window in [0, 1] {
+        let setup = speaking_http2();
+        let mut deaf = requested(&setup, window, "/large").await;
+        until_just_before_the_timeout(&setup).await;
+        assert!(is_open(&mut deaf).await, "{window}");
+        setup.clock.advance(Duration::from_secs(1));
+        settle().await;
+        assert!(!is_open(&mut deaf).await, "{window}");
+    }
+}
+
+#[tokio::test]
+async fn client_that_takes_a_frame_of_a_response_in_30_seconds_is_not_closed() {
+    let setup = speaking_http2();
+    let mut slow = requested(&setup, 0, "/large").await;
+    for _ in 0..3 {
+        until_just_before_the_timeout(&setup).await;
+        // A window of 16 KiB more.
+        let window = frame(WINDOW_UPDATE, 0, 1, &[0, 0, 0x40, 0]);
+        slow.send(&window).await;
+        let mut taken = 0;
+        while taken < 16 * 1024 {
+            taken += slow.payload(DATA).await.unwrap().len();
+        }
+        settle().await;
+    }
+    setup.clock.advance(WRITE_TIMEOUT);
+    settle().await;
+    setup.clock.advance(Duration::from_secs(1));
+    settle().await;
+    assert!(!is_open(&mut slow).await);
+}
+
+#[tokio::test]
+async fn response_without_more_data_is_not_closed_after_30_seconds() {
+    let setup = speaking_http2();
+    let mut watches = requested(&setup, 1024, "/endless").await;
+    assert_eq!(watches.payload(DATA).await.unwrap(), b"first");
+    until_just_before_the_timeout(&setup).await;
+    setup.clock.advance(Duration::from_mins(10));
+    settle().await;
+    assert!(is_open(&mut watches).await);
 }
 
 #[tokio::test]
