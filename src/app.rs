@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub use self::database::DatabaseOptions;
+use self::demo_guide::DemoGuide;
 pub use self::mcp_lock::{ReviewResult, review as review_mcp_tools};
 pub use self::messages::ping;
 use self::serving::{Listeners, Serving};
@@ -116,7 +117,7 @@ pub async fn serve(config: Config, options: ServeOptions, metrics: Metrics) -> a
     crate::tool::shell::make_undumpable().context("this process could not be made undumpable")?;
     descriptors::raise_soft_limit();
     let open = config.auth.is_none();
-    let demo_database = demo_guide::database(&config);
+    let guide = DemoGuide::of(&config);
     let mut signals = EndSignals::catch()?;
     let world: (Arc<dyn Clock>, Arc<dyn Ids>) = (Arc::new(SystemClock), Arc::new(RandomIds));
     let replica = tokio::select! {
@@ -133,8 +134,8 @@ pub async fn serve(config: Config, options: ServeOptions, metrics: Metrics) -> a
              everybody who reaches it `local`, so requests that came through one are refused"
         );
     }
-    if let Some(database) = demo_database {
-        demo_guide::print(replica.address, &database);
+    if let Some(guide) = guide {
+        guide.print(replica.address);
     }
     signals.end().await;
     tracing::info!("shutting down");

@@ -1,4 +1,5 @@
-//! The guide that a start of the demonstration prints: the commands to try.
+//! The guide that a start of the demonstration prints: that its model is scripted, and the commands
+//! to try.
 
 use std::io::Write as _;
 use std::net::SocketAddr;
@@ -6,10 +7,42 @@ use std::path::Path;
 
 use crate::config::Config;
 
-/// Returns the name of the database that the guide shows. Returns `None` if the guide must not be
-/// printed: the configuration is not the demonstration, or it has accounts, so that the guide's
+const SCRIPTED: &str = "Its model is scripted: it plays a small refund conversation from a file, it is not a language model.";
+
+/// The texts that a start of the demonstration prints. Every start says that the model is scripted.
+pub(super) struct DemoGuide {
+    /// The database that the guide shows with the commands; `None` if the guide has no commands.
+    database: Option<String>,
+}
+
+impl DemoGuide {
+    /// Returns the guide of the demonstration; `None` if the configuration is another.
+    pub(super) fn of(config: &Config) -> Option<Self> {
+        config.demo.then(|| Self {
+            database: database(config),
+        })
+    }
+
+    /// Prints the guide of a demonstration at `address`.
+    pub(super) fn print(&self, address: SocketAddr) {
+        let text = self.text(address);
+        let _ = std::io::stdout().lock().write_all(text.as_bytes());
+    }
+
+    fn text(&self, address: SocketAddr) -> String {
+        match &self.database {
+            Some(database) => text_with_commands(address, database),
+            None => format!(
+                "Holdpoint runs its built-in demonstration at http://{address}.\n{SCRIPTED}\n"
+            ),
+        }
+    }
+}
+
+/// Returns the name of the database that the guide shows. Returns `None` if the guide must not have
+/// commands: the configuration is not the demonstration, or it has accounts, so that the guide's
 /// commands, which have no key, would be refused.
-pub(super) fn database(config: &Config) -> Option<String> {
+fn database(config: &Config) -> Option<String> {
     if !config.demo || config.auth.is_some() {
         return None;
     }
@@ -22,13 +55,14 @@ pub(super) fn database(config: &Config) -> Option<String> {
     Some(format!("SQLite in {}", file.display()))
 }
 
-/// Prints the guide of a demonstration at `address`, whose database is called `database`.
-pub(super) fn print(address: SocketAddr, database: &str) {
-    let text = format!(
+/// Returns the guide of a demonstration without accounts at `address`, whose database is called
+/// `database`.
+fn text_with_commands(address: SocketAddr, database: &str) -> String {
+    format!(
         "\
 Holdpoint runs its built-in demonstration at http://{address} (no accounts, {database}).
 Everybody on this machine is `local` and may approve; behind a reverse proxy everybody would be, so it answers through none.
-Its model is scripted: it plays a small refund conversation from a file, it is not a language model.
+{SCRIPTED}
 
 1. Post a task. The refund is over 20, so it is held; the answer shows `pending`.
 
@@ -41,8 +75,7 @@ Its model is scripted: it plays a small refund conversation from a file, it is n
 3. Look around: http://{address}/docs. A configuration of your own: `holdpoint init`, then
    `holdpoint serve --config holdpoint.yaml`.
 "
-    );
-    let _ = std::io::stdout().lock().write_all(text.as_bytes());
+    )
 }
 
 #[cfg(test)]
@@ -50,6 +83,23 @@ mod tests {
     use super::*;
     use crate::secret::Secret;
     use crate::{people, store};
+
+    #[test]
+    fn guide_with_accounts_says_that_the_model_is_scripted_and_has_no_commands() {
+        for (has_accounts, has_commands) in [(true, false), (false, true)] {
+            let config = Config {
+                demo: true,
+                auth: has_accounts.then(people::settings::Settings::default),
+                ..Config::default()
+            };
+            let address = SocketAddr::from(([127, 0, 0, 1], 8080));
+            let text = DemoGuide::of(&config).unwrap().text(address);
+            assert!(text.contains(SCRIPTED), "{text}");
+            assert_eq!(text.contains("curl "), has_commands, "{text}");
+            assert_eq!(text.contains("no accounts"), has_commands, "{text}");
+        }
+        assert!(DemoGuide::of(&Config::default()).is_none());
+    }
 
     #[test]
     fn guide_is_for_a_demonstration_without_accounts_and_names_the_database_in_use() {

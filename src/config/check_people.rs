@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Config;
 use super::tree::{MapEntry, Node};
+use crate::mcp::lock::LockedServer;
 use crate::people::directory::{Directory, hash_key, is_valid_user_id};
 use crate::people::person::is_email;
 use crate::people::settings::{ApiKey, PersonSettings, Settings, parse_hex};
@@ -336,17 +337,19 @@ fn is_for_all_tenants(config: &Config, index: usize) -> bool {
 /// Returns the kinds of the questions that a rule's approvers get. A rule that holds calls opens a
 /// question of the kind of each `request_…` tool that it lists, and an approval for every other
 /// tool. A rule that allows calls opens no question itself. But if it names users or groups, and
-/// exactly a tool of an MCP server, they answer the server's questions in the middle of a call.
+/// exactly a tool of an MCP server that may ask, they answer the server's questions in the middle
+/// of a call.
 pub(super) fn question_kinds(config: &Config, rule: &Rule) -> BTreeSet<RequestKind> {
     let of_tool = |tool: &String| RequestKind::from_tool(tool).unwrap_or(RequestKind::Approval);
-    let is_of_server = |tool: &String| {
-        let tool = config.tools.get(tool);
-        tool.is_some_and(|tool| tool.mcp.is_some())
+    let may_ask = |tool: &String| {
+        let mcp = config.tools.get(tool).and_then(|tool| tool.mcp.as_ref());
+        let server = mcp.and_then(|mcp| config.lock.servers.get(&mcp.server));
+        server.is_some_and(LockedServer::may_ask)
     };
     let names_people = !rule.approvers.users.is_empty() || !rule.approvers.groups.is_empty();
     match rule.decide {
         Decide::Hold => rule.tools.iter().map(of_tool).collect(),
-        Decide::Allow if names_people && rule.tools.iter().any(is_of_server) => {
+        Decide::Allow if names_people && rule.tools.iter().any(may_ask) => {
             BTreeSet::from([RequestKind::Elicitation])
         }
         Decide::Allow | Decide::Deny => BTreeSet::new(),

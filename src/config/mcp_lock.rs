@@ -32,12 +32,17 @@ pub fn load_mcp(
     let parsed = tree::parse(text, None, &mut mistakes);
     let mut root =
         parsed.unwrap_or_else(|| Node::new(Origin::File { line: 1, column: 1 }, Kind::Null));
+    let is_file_empty = matches!(root.kind, Kind::Null) && mistakes.is_empty();
     let mut overrides = Mistakes::default();
     layers::apply_variables(&mut root, environment, schema::keys, &mut overrides);
     let found = overrides.found.into_iter().filter(concerns_servers);
     mistakes.found.extend(found);
     layers::apply_flags(&mut root, flags);
-    if let Kind::Map(entries) = &mut root.kind {
+    if is_file_empty && root.get("mcp").is_none() {
+        // The file may be cut off or not be mounted yet. Without a map, `read_sections` reports a
+        // mistake. With an empty map, the review would remove each server from the lock file.
+        root.kind = Kind::Null;
+    } else if let Kind::Map(entries) = &mut root.kind {
         // Unknown keys are kept, so that they are reported. Otherwise a file with a misspelt `mcp`
         // would have no servers, and the review would remove each server from the lock file.
         entries.retain(|MapEntry { key, .. }| {

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::param_headers::invalid_param_headers;
+use super::wire::Revision;
 use crate::tool::catalog::definition_digest;
 use crate::tool::schema::{CompiledSchema, case_collisions};
 
@@ -104,6 +105,17 @@ impl Lock {
         let value = serde_json::to_value(self).unwrap_or_default();
         let text = serde_json::to_string_pretty(&value).unwrap_or_default();
         format!("{text}\n")
+    }
+}
+
+impl LockedServer {
+    /// Whether the server may ask people a question during a call. False if the server was reviewed
+    /// with a revision older than the stateless revision (2026-07-28). In the older revisions, the
+    /// client cancels every question of the server.
+    #[must_use]
+    pub fn may_ask(&self) -> bool {
+        let reviewed = Revision::parse(&self.protocol);
+        reviewed.is_none_or(Revision::is_stateless)
     }
 }
 

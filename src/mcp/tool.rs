@@ -190,11 +190,8 @@ impl Tool for McpTool {
         })
     }
 
-    /// False if the server was reviewed with a revision older than the stateless revision
-    /// (2026-07-28). In the older revisions, the client cancels every question of the server.
     fn may_ask(&self) -> bool {
-        let reviewed = Revision::parse(&self.server.locked.protocol);
-        reviewed.is_none_or(Revision::is_stateless)
+        self.server.locked.may_ask()
     }
 
     fn is_stale(&self, start: Option<StartReason>) -> bool {

@@ -221,7 +221,9 @@ impl Committer {
     /// - If the outcome of the batch is unknown, looks each change up.
     /// - If nothing was written, and the batch has several changes or met a lock conflict, sends
     ///   each change alone. So a change that cannot be stored makes no other change of the batch
-    ///   fail.
+    ///   fail. Once `Db::statement_limit` has passed since the batch failed, reports the changes
+    ///   that are left as unavailable. So while the database is away, no caller waits for the turns
+    ///   of all other changes.
     /// - If nothing was written of a batch of one change, for another reason, reports the failure.
     ///
     /// Meanwhile the writer writes changes of other roots, so a change that waits for a lock delays
@@ -245,7 +247,10 @@ impl Committer {
         self.tasks.spawn(async move {
             let each = |waiting: QueuedChange| async {
                 let rows = &waiting.rows;
-                let result = if one_by_one {
+                let is_late = began.elapsed() > committer.db.statement_limit;
+                let result = if one_by_one && is_late {
+                    Err(CommitError::Unavailable)
+                } else if one_by_one {
                     committer.commit_alone(rows).await
                 } else {
                     committer.result_of_failure(rows, &failure, began).await

@@ -188,10 +188,11 @@ const LOCKED: &str = "
 )";
 
 /// Compares [`ChangeRows::permit_fence`], as `commit_postgres.rs` says. A change that has it sets
-/// `asker_until`, so it is in a batch with `NEEDS_LOCKS`. It
-/// updates no request (see `is_single`).
-const FENCED: &str = "(n.permit_fence is null
-        or n.permit_fence >= (select k.doubted_at from database_identity k where k.id = 1))";
+/// `asker_until`, so it is in a batch with `NEEDS_LOCKS`. It updates no request (see `is_single`).
+/// The comparison is null for a change without `permit_fence`, and in a database that was never
+/// restored, whose `doubted_at` is null.
+const FENCED: &str = "coalesce(n.permit_fence >=
+        (select k.doubted_at from database_identity k where k.id = 1), true)";
 
 const UPDATED: &str = "
 , updated as (

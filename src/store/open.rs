@@ -202,7 +202,7 @@ async fn connect(
     let mut connection = connection.map_err(|error| open_error(&error, outage))?;
     let checked = async {
         check_primary(&mut connection, outage).await?;
-        if !holds(&mut connection, IS_UTF8, outage).await? {
+        if !holds(&mut connection, KEEPS_UTF8, outage).await? {
             return Err(OpenError::Encoding);
         }
         check_durability(&mut connection, settings.unsafe_ok, outage).await
@@ -292,9 +292,10 @@ async fn check_durability(
     Ok(())
 }
 
-/// Whether the database can store every text. In another encoding, a character that the encoding
-/// lacks, in an answer of a model for example, would end a task.
-const IS_UTF8: &str = "select current_setting('server_encoding') = 'UTF8'";
+/// Whether the database can store every text. `SQL_ASCII` keeps the bytes of a text as they come,
+/// and they are UTF-8. In any other encoding, a character that the encoding lacks, in an answer of
+/// a model for example, would end a task.
+const KEEPS_UTF8: &str = "select current_setting('server_encoding') in ('UTF8', 'SQL_ASCII')";
 const FSYNC_OFF: &str = "select current_setting('fsync') = 'off'";
 const COMMIT_OFF: &str = "select current_setting('synchronous_commit') = 'off'";
 

@@ -197,10 +197,11 @@ pub enum OpenError {
         "Postgres runs with {0}=off and may lose what it confirmed: turn it on, or start with --unsafe"
     )]
     Unsafe(&'static str),
-    /// The encoding of the Postgres database is not UTF-8, so it lacks characters of texts.
+    /// The encoding of the Postgres database lacks characters of texts: it is neither `UTF8` nor
+    /// `SQL_ASCII`.
     #[error(
         "the encoding of the database is not UTF8, so it cannot store every text: create the database \
-         with `encoding 'UTF8' template template0`"
+         with `encoding 'UTF8' locale 'C' template template0`"
     )]
     Encoding,
     /// A newer version of this program has migrated the schema.

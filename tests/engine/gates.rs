@@ -10,7 +10,7 @@ mod quarantine;
 mod questions;
 mod standing_decisions;
 
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use holdpoint::engine::gate::{
@@ -29,6 +29,7 @@ use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::TaskStatus;
 use holdpoint::task::time::Time;
 use macro_rules_attribute::apply;
+use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
 use super::engine_harness::{
@@ -160,6 +161,17 @@ async fn until_present(harness: &EngineHarness, task: TaskId, is: impl Fn(Time) 
 async fn until_at_rest(harness: &EngineHarness, task: TaskId) {
     let is_released = async || harness.journal(task).await.row.lease_owner.is_none();
     until("no replica drives the task", is_released).await;
+}
+
+/// Executes an SQL statement right before the next commit is sent.
+fn execute_before_next_commit(harness: &EngineHarness, sql: &'static str) {
+    let (database, once) = (harness.fixture.database(), Once::new());
+    harness.fixture.store.observe_batches(move |_| {
+        once.call_once(|| {
+            let executed = database.execute(sql);
+            tokio::task::block_in_place(|| Handle::current().block_on(executed));
+        });
+    });
 }
 
 /// Waits until the gate has a call, which must be its only call. Returns the call's task.

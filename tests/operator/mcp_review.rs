@@ -79,6 +79,30 @@ fn review_without_a_file_or_whose_file_names_no_servers_by_mistake_keeps_the_loc
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn review_of_an_empty_file_keeps_the_lock_file_unless_a_variable_names_a_server() {
+    let review = ["mcp", "lock", "--yes"];
+    let folder = Folder::new();
+    let lock = folder.file("holdpoint.mcp.json");
+    std::fs::write(&lock, LOCKED).unwrap();
+    for yaml in ["", "# mcp: { files: { url: 'http://127.0.0.1:9/' } }\n"] {
+        std::fs::write(folder.file("holdpoint.yaml"), yaml).unwrap();
+        for variable in [("OTHER", "1"), ("HOLDPOINT_SERVER__LISTEN", "127.0.0.1:0")] {
+            let refused = holdpoint(folder.path(), &review, &[variable]);
+            assert_eq!(refused.code, Some(2), "{}{}", refused.out, refused.err);
+            let said = "expected a map, found nothing";
+            assert!(refused.err.contains(said), "{}", refused.err);
+            assert_eq!(std::fs::read_to_string(&lock).unwrap(), LOCKED);
+        }
+    }
+    let files = server_with("read_file", "Reads.").await;
+    let variable = ("HOLDPOINT_MCP__FILES__URL", files.as_str());
+    let reviewed = holdpoint(folder.path(), &review, &[variable]);
+    assert_eq!(reviewed.code, Some(0), "{}", reviewed.err);
+    let written = std::fs::read_to_string(&lock).unwrap();
+    assert!(written.contains("read_file"), "{written}");
+}
+
 #[test]
 fn review_of_the_file_in_the_working_directory_announces_it() {
     let folder = Folder::new();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use holdpoint::secret::Secret;
 use holdpoint::store::{CommitError, OpenError, Settings, Store};
-use holdpoint::task::change::{AskerPresence, Change, IdempotencyRow};
+use holdpoint::task::change::{AskerPresence, Change, Committed, IdempotencyRow};
 use holdpoint::task::id::TaskId;
 use holdpoint::task::time::Time;
 use holdpoint::world::{Clock, SystemClock};
@@ -43,6 +43,9 @@ const MARK: &[u8] = b"the text that marks the commit";
 
 /// The reply of a Postgres server that ends by a panic because its disk is full.
 const PANIC: &[u8] = b"E\0\0\0\x29SPANIC\0VPANIC\0C53100\0Mno space left\0\0";
+
+/// The reply of a Postgres server that refuses a statement because its disk is full.
+const FULL: &[u8] = b"E\0\0\0\x29SERROR\0VERROR\0C53100\0Mno space left\0\0";
 
 /// Starts a proxy that may lose the replies to commits that contain `mark`.
 pub(crate) async fn lossy(fixture: &StoreFixture, mark: &'static [u8]) -> LossyProxy {
@@ -172,12 +175,13 @@ async fn commit_that_the_server_answers_by_a_panic_is_found_by_its_id() {
     assert_eq!(fixture.row(id).await.version, 1);
 }
 
-/// The changes of a lost batch are looked up a few at a time. While the database is away, the
-/// lookups of one change take the whole limit.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn changes_of_a_lost_batch_share_one_time_limit_while_the_database_is_away() {
+/// Commits a batch whose reply is replaced by `reply`. After that, the database is away. Returns the
+/// results of the changes, and fails if they wait for each other's turns.
+async fn results_of_a_batch_before_an_outage(
+    reply: &'static [u8],
+) -> Vec<Result<Committed, CommitError>> {
     let fixture = StoreFixture::postgres().await;
-    let way = lossy(&fixture, MARK).await;
+    let way = replacing(&fixture, MARK, reply).await;
     let settings = Settings {
         url: Secret::new(way.url.clone()),
         writers: 1,
@@ -190,17 +194,34 @@ async fn changes_of_a_lost_batch_share_one_time_limit_while_the_database_is_away
     let opens_connection = change(id, vec![new_task(id, "acme", "alice")]);
     store.commit(opens_connection).await.unwrap();
     way.swallow.store(1, Ordering::SeqCst);
-    // The writer keeps its connection, and the lookups get none.
+    // The writer keeps its connection, and later statements get none.
     way.listener.abort();
     assert!(way.listener.await.unwrap_err().is_cancelled());
     let changes = (0..64).map(|_| marked()).collect();
     // Sixteen turns of five seconds each would take longer.
     let limit = Duration::from_secs(40);
-    let lost = tokio::time::timeout(limit, commit_while_busy(&store, changes)).await;
-    let (size, results) = lost.expect("the changes do not wait for each other's lookups");
+    let failed = tokio::time::timeout(limit, commit_while_busy(&store, changes)).await;
+    let (size, results) = failed.expect("the changes do not wait for each other's turns");
     assert_eq!(size, 64);
+    results
+}
+
+/// The changes of a lost batch are looked up a few at a time. While the database is away, the
+/// lookups of one change take the whole limit.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn changes_of_a_lost_batch_share_one_time_limit_while_the_database_is_away() {
+    let results = results_of_a_batch_before_an_outage(b"").await;
     let mut results = results.into_iter();
     assert!(results.all(|result| result == Err(CommitError::Unknown)));
+}
+
+/// The changes of a refused batch are sent again a few at a time. While the database is away, each
+/// waits for a connection.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn changes_of_a_refused_batch_share_one_time_limit_while_the_database_is_away() {
+    let results = results_of_a_batch_before_an_outage(FULL).await;
+    let mut results = results.into_iter();
+    assert!(results.all(|result| result == Err(CommitError::Unavailable)));
 }
 
 /// When the reply to a commit is lost, the store looks for the commit's first item. A change of the

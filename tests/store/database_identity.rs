@@ -9,7 +9,7 @@ use std::time::Duration;
 use holdpoint::secret::Secret;
 use holdpoint::store::{CommitError, OpenError, Settings, Store};
 use holdpoint::task::change::{AskerPresence, TaskChange};
-use holdpoint::task::id::CallId;
+use holdpoint::task::id::{CallId, TaskId};
 use holdpoint::task::item::Fact;
 use holdpoint::task::time::Time;
 use holdpoint::world::SystemClock;
@@ -235,12 +235,8 @@ async fn changed_server_found_by_many_at_once_gets_one_moment() {
     assert_eq!(moments.len(), 1);
 }
 
-/// The commit may be the first statement on a promoted standby. The journal was read before, and
-/// the call may have run in the lost history.
-#[tokio::test]
-async fn permit_by_a_journal_that_was_read_before_a_promotion_is_stale() {
-    let fixture = StoreFixture::postgres().await;
-    let task = fixture.task().await;
+/// Returns a change that gives the asker of a gate call a permit.
+async fn permit(fixture: &StoreFixture, task: TaskId) -> TaskChange {
     let started = Fact::ToolStarted {
         tool_call_id: CallId(fresh()),
         name: "Bash".to_owned(),
@@ -250,11 +246,33 @@ async fn permit_by_a_journal_that_was_read_before_a_promotion_is_stale() {
         replica: "asker".to_owned(),
         grant: None,
     };
-    let permit = TaskChange {
+    TaskChange {
         facts: vec![started],
         asker: Some(AskerPresence::Delivered),
         ..fixture.next(task).await
-    };
+    }
+}
+
+#[tokio::test]
+async fn permit_is_committed_in_a_database_that_was_never_restored() {
+    for fixture in [
+        StoreFixture::postgres().await,
+        StoreFixture::with_general_statement().await,
+    ] {
+        assert_eq!(fixture.store.history_uncertain_until(), None);
+        let task = fixture.task().await;
+        let permit = permit(&fixture, task).await;
+        assert!(fixture.write(permit).await.is_ok());
+    }
+}
+
+/// The commit may be the first statement on a promoted standby. The journal was read before, and
+/// the call may have run in the lost history.
+#[tokio::test]
+async fn permit_by_a_journal_that_was_read_before_a_promotion_is_stale() {
+    let fixture = StoreFixture::postgres().await;
+    let task = fixture.task().await;
+    let permit = permit(&fixture, task).await;
     let promoted = "update database_identity
         set doubted_at = (select max(updated_at) from agent_task) returning doubted_at";
     fixture.execute(promoted).await;

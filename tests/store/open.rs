@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use holdpoint::secret::Secret;
 use holdpoint::store::{OpenError, Settings, Store};
+use holdpoint::task::id::TaskId;
 use holdpoint::world::SystemClock;
 use sqlx::{Connection as _, Executor as _, PgConnection};
 
-use super::store_fixture::StoreFixture;
+use super::store_fixture::{StoreFixture, change, fresh, new_task, said};
 use crate::support::forwarder::Forwarder;
 use crate::support::postgres::{Cluster, PrivateCluster, run};
 
@@ -391,6 +392,28 @@ async fn database_whose_encoding_is_not_utf8_is_refused() {
     };
     let refused = open(&settings).await.unwrap_err();
     assert!(matches!(refused, OpenError::Encoding), "{refused:?}");
+}
+
+/// `initdb` chooses `SQL_ASCII` where the locale is `C` or `POSIX`.
+#[tokio::test]
+async fn database_whose_encoding_is_sql_ascii_keeps_every_text() {
+    let cluster = PrivateCluster::start();
+    let create = "create database bytes encoding 'SQL_ASCII' template template0";
+    run(&cluster.url("postgres"), create.to_owned()).await;
+    let settings = Settings {
+        url: Secret::new(cluster.url("bytes")),
+        ..Settings::default()
+    };
+    let store = open(&settings).await.unwrap();
+    let id = TaskId(fresh());
+    let text = "Übergröße, 退款, 🦀";
+    let mut new = new_task(id, "acme", "alice");
+    new.facts.push(said(text));
+    store.commit(change(id, vec![new])).await.unwrap();
+    let journal = store.journal(id).await.unwrap().unwrap();
+    let last = journal.items.last().unwrap();
+    assert_eq!(last.fact, said(text));
+    store.close().await;
 }
 
 #[tokio::test]

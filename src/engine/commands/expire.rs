@@ -44,8 +44,8 @@ pub(in crate::engine) async fn expire_overdue(engine: &Arc<Engine>) -> Result<us
         // program wrote items of their tasks. The next batch skips these requests, because
         // otherwise they could fill every batch, and the replica would never read the later
         // requests. Each failed attempt costs a read of the task, so this call ends after a batch
-        // of failures. The requests that another replica has closed are not skipped: the next batch
-        // does not have them.
+        // of failures. If this replica has closed some requests of the batch, those that another
+        // replica has closed are not skipped: the next batch does not have them.
         let is_last = overdue.len() < MAX_EXPIRED_AT_ONCE;
         let skipped = match closed {
             _ if is_last => 0,

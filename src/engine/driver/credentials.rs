@@ -59,11 +59,10 @@ impl<'e> Driver<'e> {
     /// Returns a redactor of the credentials that the tree has now. While a call was in flight, a
     /// person may have given a login to another task of the tree. The model or the tool may have
     /// repeated this login. `None` if the configuration has no credentials, or if the task has no
-    /// credential and no relatives.
+    /// relatives: while a task has a call in flight, it has no open request for a login of its own.
     async fn present_redactor(&self) -> Result<Option<Redactor>, Stop> {
         let (engine, session) = (self.engine, &*self.session);
-        let may_have_credential = session.has_tree() || session.own.progress.has_credential;
-        if !may_have_credential || !engine.catalog.has_services() {
+        if !session.has_tree() || !engine.catalog.has_services() {
             return Ok(None);
         }
         loop {
@@ -235,18 +234,14 @@ pub(in crate::engine) async fn stored_credentials(
     credentials_of(engine, session, &tasks).await
 }
 
-/// Like [`stored_credentials`], with the credentials of all tasks that the tree has now. A task may
-/// have been started since the session read the tree.
+/// Like [`stored_credentials`], for a task with relatives. Includes the credentials of all tasks
+/// that the tree has now: a task may have been started since the session read the tree.
 async fn present_credentials(
     engine: &Engine,
     session: &TaskSession,
 ) -> Result<Credentials, ReadError> {
     let root = session.own.row.root_task_id;
-    let tree = if session.has_tree() {
-        engine.store.tree_without_items(root).await?
-    } else {
-        None
-    };
+    let tree = engine.store.tree_without_items(root).await?;
     let tasks = tree.map_or_else(
         || vec![session.task_id()],
         |tree| tree.rows.iter().map(|row| row.task_id).collect(),

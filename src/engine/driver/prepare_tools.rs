@@ -24,9 +24,9 @@ impl Driver<'_> {
     }
 
     /// Compares the tools of these calls with their reviewed definitions, right before the calls
-    /// start. If a command other than an ask waits for the next commit, first commits the pending
-    /// facts. If a tool cannot be compared, ends its calls (see `end_unattempted`) and returns
-    /// `false`, so that the driver asks `next_step` again.
+    /// start. If a command waits for the next commit, first commits the pending facts, unless the
+    /// call is made at a gate. If a tool cannot be compared, ends its calls (see `end_unattempted`)
+    /// and returns `false`, so that the driver asks `next_step` again.
     ///
     /// # Errors
     /// As from `Engine::save`.
@@ -61,12 +61,15 @@ impl Driver<'_> {
         if stale.is_empty() {
             return Ok(Vec::new());
         }
-        if start_now && self.session.reply.is_some() && self.session.ask.is_none() {
+        if start_now && self.session.reply.is_some() && self.agent.gate.is_none() {
             // The comparison may take more than a minute. Without this commit, a decision could
             // miss its deadline, and other overdue requests would stay open until this task's
-            // request is closed. An ask at a gate is exempt, because its first commit must start
-            // the call: a client that does not wait leaves right after that commit, and no call
-            // starts without its client.
+            // request is closed. Calls at gates are exempt for two reasons:
+            // - The first commit of an ask must start the call: a client that does not wait leaves
+            //   right after that commit, and no call starts without its client.
+            // - An ask that waits would claim a call whose approval is committed alone. The commit
+            //   of its claim would make this driver's next commit stale, and the tool would be
+            //   compared again.
             self.save(self.engine.take_lease()).await?;
         }
         let credentials = self.credentials().await?;

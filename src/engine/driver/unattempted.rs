@@ -9,7 +9,8 @@ use crate::task::tool_spec::Effect;
 
 impl Driver<'_> {
     /// Fails each of these calls with its problem. Exception: if an earlier attempt at a `once`
-    /// call may have taken effect, does not fail the call, but asks a person about its outcome.
+    /// call, or at an idempotent call whose tool has changed since it asked a question, may have
+    /// taken effect, does not fail the call, but asks a person about its outcome.
     ///
     /// # Errors
     /// `Lost` when the service goes down before the database answers.

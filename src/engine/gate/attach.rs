@@ -118,13 +118,15 @@ const EQUAL_PREFIX: &str = "b:";
 const NAMED_PREFIX: &str = "k:";
 
 impl GateProposal<'_> {
-    /// Compares the proposed call with the earlier calls of its tool in its session.
+    /// Compares the proposed call with the earlier calls of its tool in its session. With
+    /// `only_rejections`, looks only for a person's rejection of an equal call.
     ///
     /// # Errors
     /// `Unavailable` when the database does not answer.
     pub(super) async fn compare_with_earlier(
         self,
         call: &KeyedCall,
+        only_rejections: bool,
     ) -> Result<EarlierCalls, Refusal> {
         let (engine, gate) = (self.engine, self.gate);
         let hash = call.key.get(2..).unwrap_or_default();
@@ -167,6 +169,9 @@ impl GateProposal<'_> {
             } else {
                 EarlierCalls::Requires(caution)
             });
+        }
+        if only_rejections {
+            return Ok(EarlierCalls::Nothing);
         }
         equal.compare(&call.tool, gate.use_within).await
     }

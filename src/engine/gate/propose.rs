@@ -197,9 +197,9 @@ impl GateProposal<'_> {
         let applies = |caution: &Caution| {
             is_keyed || (is_granted && matches!(caution, Caution::Reject { .. }))
         };
-        let is_compared = is_keyed || is_granted || self.may_continue_question(&state).await?;
-        if let Some(key) = key.as_ref().filter(|_| is_compared) {
-            match self.compare_with_earlier(key).await? {
+        let is_compared = is_keyed || self.may_continue_question(&state).await?;
+        if let Some(key) = key.as_ref().filter(|_| is_compared || is_granted) {
+            match self.compare_with_earlier(key, !is_compared).await? {
                 EarlierCalls::Continues(task) => return Ok(Proposed::Continues(task)),
                 EarlierCalls::Requires(caution) if applies(&caution) => {
                     apply_caution(&self.engine.policy, &mut session, call, caution)?;

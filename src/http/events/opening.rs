@@ -192,7 +192,40 @@ pub(crate) fn start_position(headers: &HeaderMap, uri: &Uri) -> Result<i64, Prob
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::openapi::sample;
     use crate::http::server::problem::Code;
+    use crate::http::tests::stored_task::{store_in, store_paused_task};
+
+    #[tokio::test]
+    async fn post_that_committed_is_answered_with_its_events_also_after_the_shutdown_began() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = store_in(&folder).await;
+        let (task, _) = store_paused_task(&store).await;
+        let http = Arc::new(Http {
+            store: store.clone(),
+            ..crate::http::tests::http(false, &[])
+        });
+        let watcher = Watcher {
+            caller: sample::caller(),
+            headers: HeaderMap::new(),
+            is_post_response: true,
+        };
+        let permit = http.stream_limiter.take(&watcher.caller, &http.settings);
+        http.shutdown.cancel();
+        let request = StreamRequest {
+            task,
+            root: task,
+            after: Some(0),
+            listener: None,
+        };
+        let opened = open(&http, watcher, request, permit.unwrap()).await;
+        let response = opened.unwrap();
+        assert_eq!(response.status(), StatusCode::OK);
+        let events = axum::body::to_bytes(response.into_body(), usize::MAX).await;
+        let events = String::from_utf8(events.unwrap().into()).unwrap();
+        assert!(events.contains("event: request.created\n"), "{events}");
+        store.close().await;
+    }
 
     fn marked(query: &str, headers: &[&str]) -> Result<i64, Code> {
         let mut all = HeaderMap::new();

@@ -194,7 +194,9 @@ async fn next(source: &mut impl EventSource) -> Option<String> {
 }
 
 /// Calls [`EventSource::advance`]. If a check of the caller is due, makes the check first, and ends
-/// the stream if the caller may no longer read.
+/// the stream if the caller may no longer read. If the client has taken so long for the last text
+/// that a comment is due, writes the comment and does not call `advance`, because
+/// [`OpenStream::wait`] would give up a read at once.
 ///
 /// # Errors
 /// Fails with the error of `advance`. Also fails with `Unavailable` if the database does not answer
@@ -212,6 +214,11 @@ async fn check_and_advance(source: &mut impl EventSource) -> Result<(), ReadErro
                 return Ok(());
             }
         }
+    }
+    let stream = source.stream();
+    if now >= stream.last_write + MAX_SILENCE {
+        stream.text.comment();
+        return Ok(());
     }
     source.advance().await
 }

@@ -143,7 +143,8 @@ impl TaskStream {
     /// that were sent, because the database may now be a standby that lacks the last events. Gives
     /// up at the stream's next deadline, because a read may hang, for example while the network
     /// drops packets. A read that was given up loses no event: the next read begins at the same
-    /// position.
+    /// position. The first read, by [`Self::begin`], is not given up: a POST whose change is
+    /// committed is answered with its events also during a shutdown.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer in time, or the next event cannot be
@@ -164,7 +165,13 @@ impl TaskStream {
                 }
                 reader.read(&http, fresh).await
             });
-            stream.wait(reading).await
+            // During the first read, the text has the `retry` of `OpenStream::new`. Before each
+            // later read, the text has been sent, so it is empty.
+            if stream.text.is_empty() {
+                stream.wait(reading).await
+            } else {
+                Some(reading.await)
+            }
         };
         if reader.is_history_lost(&http.store) {
             stream.ended = true;

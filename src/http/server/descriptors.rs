@@ -45,8 +45,8 @@ impl DescriptorBudget {
     /// rest of `limit`, at most `wanted` descriptors.
     ///
     /// # Errors
-    /// Fails with [`TooFewDescriptors`] if the rest is too small for `wanted` connections, and also
-    /// too small for `MIN_CONNECTIONS` connections.
+    /// Fails with [`TooFewDescriptors`] if the rest, without the larger reserve of shell tools, is
+    /// too small for `wanted` connections, and also too small for `MIN_CONNECTIONS` connections.
     pub(crate) fn new(
         limit: u64,
         wanted: u32,
@@ -54,22 +54,24 @@ impl DescriptorBudget {
         running: u32,
         has_shell: bool,
     ) -> Result<Self, TooFewDescriptors> {
-        let per_task = if has_shell {
+        let reserve = |per_task: u64| {
+            RESERVED_FOR_PROCESS
+                + PER_DATABASE_CONNECTION * u64::from(database)
+                + per_task * u64::from(running)
+        };
+        let least = MIN_CONNECTIONS.min(u64::from(wanted));
+        let needed = reserve(PER_RUNNING_TASK) + least;
+        if limit < needed {
+            return Err(TooFewDescriptors { limit, needed });
+        }
+        let reserve = reserve(if has_shell {
             PER_RUNNING_TASK_WITH_SHELL
         } else {
             PER_RUNNING_TASK
-        };
-        let reserve = RESERVED_FOR_PROCESS
-            + PER_DATABASE_CONNECTION * u64::from(database)
-            + per_task * u64::from(running);
-        let available = limit.saturating_sub(reserve);
-        let least = MIN_CONNECTIONS.min(u64::from(wanted));
-        if available < least {
-            return Err(TooFewDescriptors {
-                limit,
-                needed: reserve + least,
-            });
-        }
+        });
+        // The larger reserve of shell tools does not prevent the start: few tasks run 8 shell calls
+        // at the same time.
+        let available = limit.saturating_sub(reserve).max(least);
         Ok(Self {
             limit,
             reserve,
@@ -143,5 +145,7 @@ mod tests {
         );
         let with_shell = DescriptorBudget::new(2048, 1024, 32, 64, true).unwrap();
         assert_eq!((with_shell.connections, with_shell.reserve), (288, 1760));
+        let few = DescriptorBudget::new(1024, 1024, 32, 64, true).unwrap();
+        assert_eq!(few.connections, 16, "the service starts");
     }
 }

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
+use tokio_util::sync::CancellationToken;
 
 use super::write_timeout::WRITE_TIMEOUT;
 use crate::world::{Clock, Locked};
@@ -31,8 +32,15 @@ pub(super) struct HeldFrames {
 #[derive(Default)]
 struct Table {
     last_key: u64,
-    /// For each response of which hyper may hold a frame: the uptime at which hyper took the frame.
-    taken_at: BTreeMap<u64, Duration>,
+    /// For each response that is not sent completely: the frame that hyper may hold.
+    responses: BTreeMap<u64, Option<HeldFrame>>,
+}
+
+struct HeldFrame {
+    /// The uptime at which hyper took the frame.
+    taken_at: Duration,
+    /// The token that stops the Tokio task of the request.
+    stop: CancellationToken,
 }
 
 impl HeldFrames {
@@ -43,27 +51,57 @@ impl HeldFrames {
         }
     }
 
-    /// Whether hyper has held a frame for [`WRITE_TIMEOUT`].
-    pub(super) fn has_timed_out(&self) -> bool {
+    /// Returns the tokens of the requests of which hyper has held a frame for [`WRITE_TIMEOUT`],
+    /// and whether these are all requests, and at least one.
+    pub(super) fn timed_out(&self) -> (Vec<CancellationToken>, bool) {
         let now = self.clock.uptime();
         let table = self.table.lock();
-        let mut held_for = table.taken_at.values().map(|at| now.saturating_sub(*at));
-        held_for.any(|time| time >= WRITE_TIMEOUT)
+        let held = table.responses.values().flatten();
+        let timed_out = held.filter(|held| now.saturating_sub(held.taken_at) >= WRITE_TIMEOUT);
+        let tokens: Vec<_> = timed_out.map(|held| held.stop.clone()).collect();
+        let are_all = !tokens.is_empty() && tokens.len() == table.responses.len();
+        (tokens, are_all)
     }
 
-    fn new_key(&self) -> u64 {
+    pub(super) fn watch_response(self: &Arc<Self>) -> WatchedResponse {
         let mut table = self.table.lock();
         table.last_key += 1;
-        table.last_key
+        let key = table.last_key;
+        table.responses.insert(key, None);
+        WatchedResponse {
+            held: Arc::clone(self),
+            key,
+        }
+    }
+}
+
+/// A response, from the arrival of its request until hyper drops its body.
+pub(super) struct WatchedResponse {
+    held: Arc<HeldFrames>,
+    /// The key of this response in [`HeldFrames`].
+    key: u64,
+}
+
+impl WatchedResponse {
+    /// Records that hyper takes a frame of the response now.
+    fn begin_frame(&self, stop: &CancellationToken) {
+        let frame = HeldFrame {
+            taken_at: self.held.clock.uptime(),
+            stop: stop.clone(),
+        };
+        let mut table = self.held.table.lock();
+        table.responses.insert(self.key, Some(frame));
     }
 
-    fn begin(&self, key: u64) {
-        let now = self.clock.uptime();
-        self.table.lock().taken_at.insert(key, now);
+    /// Records that hyper holds no frame of the response.
+    fn end_frame(&self) {
+        self.held.table.lock().responses.insert(self.key, None);
     }
+}
 
-    fn end(&self, key: u64) {
-        self.table.lock().taken_at.remove(&key);
+impl Drop for WatchedResponse {
+    fn drop(&mut self) {
+        self.held.table.lock().responses.remove(&self.key);
     }
 }
 
@@ -72,18 +110,18 @@ pub(super) struct WatchedBody<B> {
     body: B,
     /// The rest of a frame of `body` that is larger than [`MAX_FRAME_BYTES`].
     rest: Bytes,
-    held: Arc<HeldFrames>,
-    /// The key of this body in [`HeldFrames`].
-    key: u64,
+    response: WatchedResponse,
+    /// The token that stops the Tokio task of the request.
+    stop: CancellationToken,
 }
 
 impl<B> WatchedBody<B> {
-    pub(super) fn new(body: B, held: Arc<HeldFrames>) -> Self {
+    pub(super) fn new(body: B, response: WatchedResponse, stop: CancellationToken) -> Self {
         Self {
             body,
             rest: Bytes::new(),
-            key: held.new_key(),
-            held,
+            response,
+            stop,
         }
     }
 }
@@ -100,19 +138,19 @@ impl<B: Body<Data = Bytes> + Unpin> Body for WatchedBody<B> {
             let frame = match Pin::new(&mut self.body).poll_frame(context) {
                 Poll::Ready(Some(Ok(frame))) => frame,
                 Poll::Pending => {
-                    self.held.end(self.key);
+                    self.response.end_frame();
                     return Poll::Pending;
                 }
                 ended @ Poll::Ready(None | Some(Err(_))) => return ended,
             };
-            self.held.begin(self.key);
+            self.response.begin_frame(&self.stop);
             match frame.into_data() {
                 Ok(data) if data.len() > MAX_FRAME_BYTES => self.rest = data,
                 Ok(data) => return Poll::Ready(Some(Ok(Frame::data(data)))),
                 Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
             }
         } else {
-            self.held.begin(self.key);
+            self.response.begin_frame(&self.stop);
         }
         let length = self.rest.len().min(MAX_FRAME_BYTES);
         // The part is copied. A part that shared the memory of `rest` would keep all of it until
@@ -133,11 +171,5 @@ impl<B: Body<Data = Bytes> + Unpin> Body for WatchedBody<B> {
             total.set_upper(upper.saturating_add(rest));
         }
         total
-    }
-}
-
-impl<B> Drop for WatchedBody<B> {
-    fn drop(&mut self) {
-        self.held.end(self.key);
     }
 }

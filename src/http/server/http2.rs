@@ -89,6 +89,12 @@ pub(super) async fn read_preface<I: AsyncRead + Unpin>(
     is_http2
 }
 
+tokio::task_local! {
+    /// The token that stops the Tokio task of the current request. The client's stream is reset
+    /// then.
+    static REQUEST_STOP: CancellationToken;
+}
+
 /// Runs the requests of one connection as Tokio tasks. These tasks stop when the connection ends.
 #[derive(Clone, Debug)]
 struct Streams {
@@ -98,7 +104,8 @@ struct Streams {
 
 impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Streams {
     fn execute(&self, stream: F) {
-        let stop = self.stop.clone();
+        let stop = self.stop.child_token();
+        let stream = REQUEST_STOP.scope(stop.clone(), stream);
         self.tasks.spawn(async move {
             stop.run_until_cancelled(stream).await;
         });
@@ -134,8 +141,12 @@ pub(super) async fn serve<I, S, F>(
     );
     tasks.spawn(watchdog);
     let service = service_fn(move |request: Request<Incoming>| {
-        let (response, held) = (service.call(request), Arc::clone(&held));
-        async move { Ok::<_, io::Error>(response.await?.map(|body| WatchedBody::new(body, held))) }
+        let (response, watched) = (service.call(request), held.watch_response());
+        async move {
+            let response = response.await?;
+            let stop = REQUEST_STOP.get();
+            Ok::<_, io::Error>(response.map(|body| WatchedBody::new(body, watched, stop)))
+        }
     });
     let streams = Streams {
         tasks: tasks.clone(),
@@ -157,9 +168,10 @@ pub(super) async fn serve<I, S, F>(
     stop.run_until_cancelled(driven).await;
 }
 
-/// Ends the connection in two cases:
-/// - A phase in which it serves no request lasts longer than `phase_timeout`.
-/// - The client takes nothing of a response for `WRITE_TIMEOUT` (see [`HeldFrames`]).
+/// Ends the connection if a phase in which it serves no request lasts longer than `phase_timeout`.
+/// Ends a request if the client takes nothing of its response for `WRITE_TIMEOUT` (see
+/// [`HeldFrames`]). If the connection has no other request, ends the connection, too. The other
+/// requests of a proxy's connection go on, because they may be those of other users.
 ///
 /// The watchdog is a separate Tokio task, because a client's frames may keep the connection's own
 /// task too busy to notice the timeout.
@@ -174,9 +186,14 @@ async fn run_watchdog(
         while let Some(now) = phase() {
             let Some(time) = phase_timeout(now.0) else {
                 clock.sleep(WATCHDOG_INTERVAL).await;
-                if held.has_timed_out() {
+                let (timed_out, are_all) = held.timed_out();
+                if are_all {
                     tracing::info!("a connection was closed: its client read nothing");
                     stop.cancel();
+                } else {
+                    for request in &timed_out {
+                        request.cancel();
+                    }
                 }
                 continue;
             };

@@ -66,18 +66,22 @@ impl ResponseItem {
         }
     }
 
-    /// Returns the keys of the item: its id, if it has an id, and its content. Two items of a
-    /// stream and of its last event are the same item if they share a key. The id alone does not
-    /// show this, because some endpoints write a new id in each event.
-    pub(super) fn keys(&self) -> impl Iterator<Item = String> {
+    /// Returns a key that only items with the same type and id have; `None` if the item has no id.
+    pub(super) fn id_key(&self) -> Option<String> {
         let (kind, id) = (self.str("type"), self.str("id"));
-        let id = (!id.is_empty()).then(|| json!({"type": kind, "id": id}).to_string());
+        (!id.is_empty()).then(|| json!({"type": kind, "id": id}).to_string())
+    }
+
+    /// Returns a key that only items with the same type and content have. The key does not contain
+    /// the ids of the item.
+    pub(super) fn content_key(&self) -> String {
+        let kind = self.str("type");
         let content = match kind {
             "function_call" => json!([kind, self.str("name"), self.arguments()]),
             "message" => json!([kind, self.message_texts().collect::<String>()]),
             _ => json!([kind, self.text]),
         };
-        id.into_iter().chain([content.to_string()])
+        content.to_string()
     }
 
     /// Returns the parts of a message; empty for any other item.

@@ -215,16 +215,28 @@ impl ResponseStreamReader {
 
     /// Takes the items of a response's `output` that no event has ended. Some endpoints number the
     /// items of a stream differently from those of `output`. So `output` may have an ended item at
-    /// another index; that item is not taken again, because its call would run twice.
+    /// another index; that item is not taken again, because its call would run twice. An ended item
+    /// is recognized in `output` by its id, or by its content if `output` lacks the id, because
+    /// some endpoints write a new id in each event. So a call that equals an ended call is taken if
+    /// `output` has both with their ids. An item of `output` at the index of an ended item is never
+    /// taken, also if the ended item is at another index of `output`.
     fn take_output(&mut self, output: Vec<&str>) -> Result<(), AttemptOutcome> {
-        let ended = self.items.values().flatten();
-        let ended: BTreeSet<_> = ended.flat_map(ResponseItem::keys).collect();
-        for (index, text) in (0..).zip(output) {
+        let output: Vec<_> = output.into_iter().map(ResponseItem::read).collect();
+        let given = output.iter().flatten();
+        let given_ids: BTreeSet<_> = given.filter_map(ResponseItem::id_key).collect();
+        let key_of = |item: &ResponseItem| {
+            let id = item.id_key().filter(|id| given_ids.contains(id));
+            id.unwrap_or_else(|| item.content_key())
+        };
+        let ended: BTreeSet<_> = self.items.values().flatten().map(key_of).collect();
+        for (index, item) in (0..).zip(output) {
             if matches!(self.items.get(&index), Some(Some(_))) {
                 continue;
             }
-            let item = ResponseItem::read(text).ok_or_else(unreadable)?;
-            if !item.keys().any(|key| ended.contains(&key)) {
+            let item = item.ok_or_else(unreadable)?;
+            let is_ended = item.id_key().is_some_and(|id| ended.contains(&id))
+                || ended.contains(&item.content_key());
+            if !is_ended {
                 self.items.insert(index, Some(item));
             }
         }

@@ -127,3 +127,17 @@ async fn rejection_beats_a_standing_decision_although_its_tool_is_repeatable(on:
     assert_eq!(app.tool.count(), 1);
     app.stop().await;
 }
+
+#[apply(on_both)]
+async fn repeatable_call_under_a_standing_decision_runs_although_an_equal_call_is_pending(on: On) {
+    let app = TestApp::with(on, &remembering_tags()).await;
+    let held = ask(&app, &tag("paid"), 0).await;
+    assert_call(&held, 202, "pending", "pending", Value::Null);
+    approve_and_remember(&app, &tag("open")).await;
+    let allowed = ask(&app, &tag("paid"), 10).await;
+    assert_call(&allowed, 200, "allow", "settled", "succeeded");
+    assert_ne!(allowed.str("/task_id"), held.str("/task_id"));
+    assert_eq!(requests(&app, &allowed).await, 0, "{}", allowed.text);
+    assert_eq!(app.tool.count(), 1);
+    app.stop().await;
+}

@@ -15,7 +15,7 @@ use holdpoint::engine::gate::{
 use holdpoint::people::Caller;
 use holdpoint::task::change::ASKER_UNTIL_DELIVERED;
 use holdpoint::task::id::TaskId;
-use holdpoint::task::item::Outcome;
+use holdpoint::task::item::{Fact, Outcome};
 use holdpoint::task::request::RequestKind;
 use holdpoint::task::time::Time;
 use macro_rules_attribute::apply;
@@ -26,7 +26,7 @@ use super::super::changed_tools::serve_refund;
 use super::super::engine_harness::{EngineHarness, claimed, outcomes, person};
 use super::{
     AskTask, LONG, abort, agent, approve, approved, ask, asking, asking_by, asks, bash, harness,
-    refund, small, until_at_rest, until_open, until_present, until_proposed,
+    refund, small, until_asked, until_at_rest, until_open, until_present, until_proposed,
 };
 use crate::store::store_fixture::{StoreFixture, both};
 use crate::support::until;
@@ -154,6 +154,28 @@ async fn ask_that_does_not_wait_starts_its_approved_call_after_the_comparison_of
     goes_on.send(()).unwrap();
     assert_eq!(asking.await.unwrap().unwrap().call.task_id, task);
     until("the call has run", async || server.calls() == 1).await;
+}
+
+#[apply(both)]
+async fn approval_of_a_call_whose_asker_waits_is_stored_with_the_start_of_the_call(
+    fixture: StoreFixture,
+) {
+    let mut harness = harness(fixture).await;
+    let server = serve_refund(&mut harness);
+    let engine = harness.engine(8);
+    let asking = asking(&engine, 1);
+    let task = until_asked(&harness, RequestKind::Approval).await;
+    until_present(&harness, task, |until| until > Time(0)).await;
+    approve(&harness, &engine, task).await;
+    let answer = asking.await.unwrap().unwrap();
+    assert_eq!(answer.call.outcome, Some(Outcome::Succeeded));
+    assert_eq!(server.calls(), 1);
+    // The items of one commit have the same time.
+    let items = harness.journal(task).await.items;
+    let first = |is: fn(&Fact) -> bool| items.iter().find(|item| is(&item.fact)).unwrap();
+    let decided = first(|fact| matches!(fact, Fact::Decision { .. }));
+    let started = first(|fact| matches!(fact, Fact::ToolStarted { .. }));
+    assert_eq!(started.at, decided.at);
 }
 
 #[apply(both)]

@@ -8,23 +8,12 @@ use holdpoint::task::grant::GrantScope;
 use holdpoint::task::request::RequestKind;
 use holdpoint::task::verdict::Verdict;
 use macro_rules_attribute::apply;
-use tokio::runtime::Handle;
 
-use super::super::engine_harness::{EngineHarness, decides, person};
+use super::super::engine_harness::{decides, person};
 use super::super::grants::{hours, judgements, remembered};
 use super::quarantine::OFFER_OF_BOB;
-use super::{asks, harness, refund, until_at_rest, until_open};
+use super::{asks, execute_before_next_commit, harness, refund, until_at_rest, until_open};
 use crate::store::store_fixture::{StoreFixture, both};
-
-/// Uses up each standing decision right before each later commit, as calls on other replicas may
-/// do.
-fn use_up_before_commits(harness: &EngineHarness) {
-    let database = harness.fixture.database();
-    harness.fixture.store.observe_batches(move |_| {
-        let uses_up = database.execute("update standing_grant set used = uses");
-        tokio::task::block_in_place(|| Handle::current().block_on(uses_up));
-    });
-}
 
 #[apply(both)]
 async fn call_whose_standing_decision_is_used_up_before_the_commit_is_held(fixture: StoreFixture) {
@@ -36,7 +25,8 @@ async fn call_whose_standing_decision_is_used_up_before_the_commit_is_held(fixtu
     let standing_decision = remembered(GrantScope::Owner, hours(1));
     decides(&engine, &person("bob"), request, standing_decision).await;
     until_at_rest(&harness, first).await;
-    use_up_before_commits(&harness);
+    // Calls on other replicas may use up a standing decision at any time.
+    execute_before_next_commit(&harness, "update standing_grant set used = uses");
     let call = asks(&engine, &refund(2, Duration::ZERO)).await;
     assert_eq!(call.state, GateState::Pending);
     until_open(&harness, call.task_id, RequestKind::Approval).await;

@@ -5,10 +5,13 @@ use super::*;
 
 const UNANSWERED: &str =
     "no tenant can satisfy this rule: it needs 1 different people, and 0 could answer";
+/// A revision in which a server may ask in the middle of a call.
+const ASKING: &str = "2026-07-28";
 
-/// Loads a file in which a rule allows these tools with these approvers. Eve's key may not decide,
-/// and Bob gets mails. Returns the lines of `check` about the rule, or the mistakes.
-fn allowing(tools: &str, approvers: &str) -> Result<Vec<String>, String> {
+/// Loads a file in which a rule allows these tools with these approvers. The server `files` was
+/// reviewed with the revision `protocol`. Eve's key may not decide, and Bob gets mails. Returns the
+/// lines of `check` about the rule, or the mistakes.
+fn allowing(protocol: &str, tools: &str, approvers: &str) -> Result<Vec<String>, String> {
     let tool = "tools:\n  post: { http: { url: 'http://h/' } }\n  close_ticket:";
     let file = FILE.replace("tools:\n  close_ticket:", tool);
     assert_ne!(file, FILE);
@@ -16,7 +19,9 @@ fn allowing(tools: &str, approvers: &str) -> Result<Vec<String>, String> {
     let rule = format!("name: r, tools: [{tools}], decide: allow, approvers: {{ {approvers} }}");
     let notify = "notify: { mail: { url: 'smtp://smtp.acme.com', from: h@acme.com }, to: [ { name: by-mail, mail: { to: { users: [bob] } } } ] }";
     let text = format!("{file}{auth}\npolicy: [ {{ {rule} }} ]\n{notify}\n");
-    read(&text).map(|config| config.recipient_lines())
+    let mut lock = lock();
+    lock["servers"]["files"]["protocol"] = json!(protocol);
+    load_with(&text, Some(&lock.to_string())).map(|config| config.recipient_lines())
 }
 
 #[test]
@@ -26,7 +31,7 @@ fn rule_that_allows_a_tool_of_a_server_by_name_needs_approvers_who_could_answer_
         "groups: [none]",
         "users: [eve], required: 2",
     ] {
-        let mistakes = allowing("fs_write_file", approvers).unwrap_err();
+        let mistakes = allowing(ASKING, "fs_write_file", approvers).unwrap_err();
         assert!(mistakes.contains(UNANSWERED), "{approvers}: {mistakes}");
     }
     let reached = "A question of the rule `r` reaches bob (by-mail).".to_owned();
@@ -43,6 +48,17 @@ fn rule_that_allows_a_tool_of_a_server_by_name_needs_approvers_who_could_answer_
         // This tool asks no question.
         ("post", "users: [eve]", vec![]),
     ] {
-        assert_eq!(allowing(tools, approvers), Ok(lines), "{tools} {approvers}");
+        let found = allowing(ASKING, tools, approvers);
+        assert_eq!(found, Ok(lines), "{tools} {approvers}");
+    }
+}
+
+#[test]
+fn rule_that_allows_a_tool_of_a_server_that_cannot_ask_has_no_questions() {
+    for protocol in ["2025-06-18", "2025-11-25"] {
+        for approvers in ["users: [eve]", "users: [bob]"] {
+            let found = allowing(protocol, "fs_write_file", approvers);
+            assert_eq!(found, Ok(vec![]), "{protocol} {approvers}");
+        }
     }
 }

@@ -169,6 +169,26 @@ fn call_that_differs_from_every_ended_call_is_taken_from_the_response() {
 }
 
 #[test]
+fn call_that_equals_an_ended_call_is_taken_from_the_response_that_has_both_ids() {
+    let [first, second] = ["a", "b"].map(|id| {
+        let mut call = call("pay", "{}");
+        (call["id"], call["call_id"]) = (json!(id), json!(id));
+        call
+    });
+    let end = completed(&json!([first, second]));
+    let done = item("done", 0, first.clone());
+    for events in [
+        vec![done.clone(), end.clone()],
+        vec![item("added", 1, second.clone()), done, end],
+    ] {
+        let (answer, _) = answered(&events);
+        let items = json!([first.to_string(), second.to_string()]);
+        assert_eq!(answer.raw["items"], items, "{events:?}");
+        assert_eq!(answer.calls.len(), 2, "{events:?}");
+    }
+}
+
+#[test]
 fn response_announced_as_completed_that_says_it_was_cut_runs_no_call() {
     let cut =
         json!({"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}});

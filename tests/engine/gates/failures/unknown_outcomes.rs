@@ -1,6 +1,5 @@
 //! Tests gate calls of unknown outcome, and later calls of their tools.
 
-use std::sync::Once;
 use std::time::Duration;
 
 use holdpoint::engine::Refusal;
@@ -12,13 +11,13 @@ use holdpoint::task::item::{CloseReason, Fact, Outcome};
 use holdpoint::task::request::RequestKind;
 use macro_rules_attribute::apply;
 use serde_json::Value;
-use tokio::runtime::Handle;
 
 use super::super::{
-    LONG, agent, approved, asks, bash, driven, harness, refund, small, until_at_rest, until_open,
+    LONG, agent, approved, asks, bash, driven, execute_before_next_commit, harness, refund, small,
+    until_at_rest, until_open,
 };
 use super::{in_doubt, report_of, reported};
-use crate::engine::engine_harness::{EngineHarness, alice_decides, whole};
+use crate::engine::engine_harness::{alice_decides, whole};
 use crate::store::store_fixture::{StoreFixture, both, fresh};
 
 const DOUBT: &str = "update database_identity set doubted_at = (select max(updated_at) from agent_task) returning doubted_at";
@@ -99,18 +98,6 @@ async fn late_report_answers_the_question_about_its_call(fixture: StoreFixture) 
     assert_eq!(journal.row.asker_until, Some(ASKER_UNTIL_DELIVERED));
 }
 
-/// Marks the history as uncertain right before the next commit is sent. A promoted standby is in
-/// this state when the commit is the first statement on it.
-fn doubt_before_next_commit(harness: &EngineHarness) {
-    let (database, once) = (harness.fixture.database(), Once::new());
-    harness.fixture.store.observe_batches(move |_| {
-        once.call_once(|| {
-            let doubts = database.execute(DOUBT);
-            tokio::task::block_in_place(|| Handle::current().block_on(doubts));
-        });
-    });
-}
-
 /// The history of a `SQLite` file becomes uncertain only when a process opens the file.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn approved_call_whose_history_is_lost_before_the_commit_of_its_permit_is_asked_about() {
@@ -118,7 +105,8 @@ async fn approved_call_whose_history_is_lost_before_the_commit_of_its_permit_is_
     let engine = harness.engine(8);
     let task = approved(&harness, &engine, &bash(Duration::ZERO)).await;
     until_at_rest(&harness, task).await;
-    doubt_before_next_commit(&harness);
+    // A promoted standby is in this state when the commit is the first statement on it.
+    execute_before_next_commit(&harness, DOUBT);
     let call = asks(&engine, &bash(Duration::from_secs(1))).await;
     assert_eq!(call.task_id, task);
     assert!(call.permit.is_none(), "the call may have run");

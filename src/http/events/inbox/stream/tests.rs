@@ -1,10 +1,12 @@
-//! Tests that an inbox stream reports a request that opens while the stream is being opened, and
-//! that the stream ends when its caller has lost a right.
+//! Tests that an inbox stream reports a request that opens while the stream is being opened, that
+//! the stream ends when its caller has lost a right, and that the stream of a slow client begins no
+//! read that it would give up.
 
 use std::collections::BTreeSet;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -241,4 +243,59 @@ async fn stream_ends_within_a_minute_of_the_loss_of_a_right_and_goes_on_without_
         assert_eq!(parts.next().await.is_none(), ends, "{lost}");
     }
     store.close().await;
+}
+
+/// A source whose reads take a moment. Counts the reads that it begins.
+struct CountedReads {
+    stream: OpenStream,
+    begun: Arc<AtomicUsize>,
+}
+
+impl EventSource for CountedReads {
+    fn stream(&mut self) -> &mut OpenStream {
+        &mut self.stream
+    }
+
+    async fn advance(&mut self) -> Result<(), ReadError> {
+        self.begun.fetch_add(1, Ordering::Relaxed);
+        let read = self.stream.wait(tokio::task::yield_now()).await;
+        read.map_or(Ok(()), |()| self.stream.write("read", &()))
+    }
+
+    async fn may_read(&mut self) -> Result<bool, Problem> {
+        let caller = self.stream.watcher.current_caller(&self.stream.http);
+        Ok(caller.await?.is_some())
+    }
+}
+
+#[tokio::test]
+async fn stream_whose_client_took_long_for_a_text_begins_no_read_before_its_comment() {
+    let clock = Arc::new(ManualClock(watch::Sender::new(Duration::ZERO)));
+    let http = Arc::new(Http {
+        clock: Arc::<ManualClock>::clone(&clock),
+        ..crate::http::tests::http(false, &[])
+    });
+    let watcher = Watcher {
+        caller: sample::approver(),
+        headers: HeaderMap::new(),
+        is_post_response: false,
+    };
+    let permit = http.stream_limiter.take(&watcher.caller, &http.settings);
+    let begun = Arc::new(AtomicUsize::new(0));
+    let source = CountedReads {
+        stream: OpenStream::new(&http, watcher, permit.unwrap()),
+        begun: Arc::clone(&begun),
+    };
+    let mut parts = source.body().into_data_stream();
+    // The client takes each text after some time.
+    for (seconds, expected, reads) in [
+        (0, "retry: 1000\n\n", 0),
+        (16, ":\n\n", 0),
+        (0, "event: read\ndata: null\n\n", 1),
+    ] {
+        clock.advance(Duration::from_secs(seconds));
+        let part = parts.next().await.unwrap().unwrap();
+        assert_eq!(String::from_utf8_lossy(&part), expected);
+        assert_eq!(begun.load(Ordering::Relaxed), reads, "{expected}");
+    }
 }

@@ -398,6 +398,28 @@ async fn client_that_lets_nothing_of_a_response_through_its_window_is_closed_aft
 }
 
 #[tokio::test]
+async fn response_that_a_client_does_not_take_ends_and_other_requests_of_its_connection_go_on() {
+    let setup = speaking_http2();
+    let mut proxy = requested(&setup, 0, "/large").await;
+    proxy.send(&get(3, "/held", &[])).await;
+    setup.held.notified().await;
+    until_just_before_the_timeout(&setup).await;
+    setup.clock.advance(Duration::from_secs(1));
+    settle().await;
+    let reset = loop {
+        let (kind, _, stream, payload) = proxy.next().await.unwrap();
+        if kind == RST_STREAM {
+            break (stream, payload);
+        }
+    };
+    assert_eq!(reset, (1, vec![0, 0, 0, 8]), "CANCEL");
+    let window = frame(WINDOW_UPDATE, 0, 3, &[0, 0, 0x40, 0]);
+    proxy.send(&window).await;
+    setup.leave.add_permits(1);
+    assert_eq!(proxy.payload(DATA).await.unwrap(), b"held");
+}
+
+#[tokio::test]
 async fn client_that_takes_a_frame_of_a_response_in_30_seconds_is_not_closed() {
     let setup = speaking_http2();
     let mut slow = requested(&setup, 0, "/large").await;
