@@ -20,6 +20,9 @@ const PER_RUNNING_TASK: u64 = 9;
 const PER_RUNNING_TASK_WITH_SHELL: u64 = 25;
 /// The minimum number of client connections that a service needs.
 const MIN_CONNECTIONS: u64 = 16;
+/// The number of client connections that come before the larger reserve of shell tools. A limit of
+/// 1,024 descriptors, which is usual, is smaller than that reserve.
+const CONNECTIONS_BEFORE_SHELL: u64 = 128;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DescriptorBudget {
@@ -42,7 +45,8 @@ pub(crate) struct TooFewDescriptors {
 impl DescriptorBudget {
     /// Reserves descriptors for this process, for `database` database connections and for `running`
     /// running tasks. `has_shell` says whether there are shell tools. Client connections get the
-    /// rest of `limit`, at most `wanted` descriptors.
+    /// rest of `limit`, at most `wanted` descriptors. Up to `CONNECTIONS_BEFORE_SHELL`
+    /// connections come before the larger reserve of shell tools.
     ///
     /// # Errors
     /// Fails with [`TooFewDescriptors`] if the rest, without the larger reserve of shell tools, is
@@ -64,14 +68,15 @@ impl DescriptorBudget {
         if limit < needed {
             return Err(TooFewDescriptors { limit, needed });
         }
+        let before_shell = (limit - reserve(PER_RUNNING_TASK)).min(CONNECTIONS_BEFORE_SHELL);
         let reserve = reserve(if has_shell {
             PER_RUNNING_TASK_WITH_SHELL
         } else {
             PER_RUNNING_TASK
         });
-        // The larger reserve of shell tools does not prevent the start: few tasks run 8 shell calls
-        // at the same time.
-        let available = limit.saturating_sub(reserve).max(least);
+        // The larger reserve of shell tools neither prevents the start nor leaves too few
+        // connections: few tasks run 8 shell calls at the same time.
+        let available = limit.saturating_sub(reserve).max(before_shell);
         Ok(Self {
             limit,
             reserve,
@@ -145,7 +150,9 @@ mod tests {
         );
         let with_shell = DescriptorBudget::new(2048, 1024, 32, 64, true).unwrap();
         assert_eq!((with_shell.connections, with_shell.reserve), (288, 1760));
-        let few = DescriptorBudget::new(1024, 1024, 32, 64, true).unwrap();
-        assert_eq!(few.connections, 16, "the service starts");
+        for (limit, connections) in [(752, 16), (800, 64), (1024, 128), (1889, 129)] {
+            let few = DescriptorBudget::new(limit, 1024, 32, 64, true).unwrap();
+            assert_eq!(few.connections, connections, "the service starts: {limit}");
+        }
     }
 }

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::write_timeout::WRITE_TIMEOUT;
@@ -27,6 +28,8 @@ const MAX_FRAME_BYTES: usize = 16 * 1024;
 pub(super) struct HeldFrames {
     clock: Arc<dyn Clock>,
     table: Locked<Table>,
+    /// Notified when a request begins.
+    begun: Notify,
 }
 
 #[derive(Default)]
@@ -34,6 +37,8 @@ struct Table {
     last_key: u64,
     /// For each response that is not sent completely: the frame that hyper may hold.
     responses: BTreeMap<u64, Option<HeldFrame>>,
+    /// The uptime at which hyper last dropped a body.
+    last_drop: Option<Duration>,
 }
 
 struct HeldFrame {
@@ -48,19 +53,30 @@ impl HeldFrames {
         Self {
             clock,
             table: Locked::default(),
+            begun: Notify::new(),
         }
     }
 
+    /// Waits until a request begins.
+    pub(super) async fn wait_for_request(&self) {
+        self.begun.notified().await;
+    }
+
     /// Returns the tokens of the requests of which hyper has held a frame for [`WRITE_TIMEOUT`],
-    /// and whether these are all requests, and at least one.
+    /// and whether there is at least one, and the connection has no other response. A response
+    /// counts for [`WRITE_TIMEOUT`] after hyper drops its body, because the rest of its last frame
+    /// may still wait for the window.
     pub(super) fn timed_out(&self) -> (Vec<CancellationToken>, bool) {
         let now = self.clock.uptime();
         let table = self.table.lock();
         let held = table.responses.values().flatten();
         let timed_out = held.filter(|held| now.saturating_sub(held.taken_at) >= WRITE_TIMEOUT);
         let tokens: Vec<_> = timed_out.map(|held| held.stop.clone()).collect();
-        let are_all = !tokens.is_empty() && tokens.len() == table.responses.len();
-        (tokens, are_all)
+        let last_drop = table.last_drop;
+        let has_dropped = last_drop.is_some_and(|at| now.saturating_sub(at) < WRITE_TIMEOUT);
+        let are_all = tokens.len() == table.responses.len() && !has_dropped;
+        let is_deaf = !tokens.is_empty() && are_all;
+        (tokens, is_deaf)
     }
 
     pub(super) fn watch_response(self: &Arc<Self>) -> WatchedResponse {
@@ -68,6 +84,8 @@ impl HeldFrames {
         table.last_key += 1;
         let key = table.last_key;
         table.responses.insert(key, None);
+        drop(table);
+        self.begun.notify_one();
         WatchedResponse {
             held: Arc::clone(self),
             key,
@@ -101,7 +119,10 @@ impl WatchedResponse {
 
 impl Drop for WatchedResponse {
     fn drop(&mut self) {
-        self.held.table.lock().responses.remove(&self.key);
+        let now = self.held.clock.uptime();
+        let mut table = self.held.table.lock();
+        table.responses.remove(&self.key);
+        table.last_drop = Some(now);
     }
 }
 

@@ -170,7 +170,7 @@ pub(super) async fn serve<I, S, F>(
 
 /// Ends the connection if a phase in which it serves no request lasts longer than `phase_timeout`.
 /// Ends a request if the client takes nothing of its response for `WRITE_TIMEOUT` (see
-/// [`HeldFrames`]). If the connection has no other request, ends the connection, too. The other
+/// [`HeldFrames`]). If the connection has no other response, ends the connection, too. The other
 /// requests of a proxy's connection go on, because they may be those of other users.
 ///
 /// The watchdog is a separate Tokio task, because a client's frames may keep the connection's own
@@ -186,8 +186,8 @@ async fn run_watchdog(
         while let Some(now) = phase() {
             let Some(time) = phase_timeout(now.0) else {
                 clock.sleep(WATCHDOG_INTERVAL).await;
-                let (timed_out, are_all) = held.timed_out();
-                if are_all {
+                let (timed_out, is_deaf) = held.timed_out();
+                if is_deaf {
                     tracing::info!("a connection was closed: its client read nothing");
                     stop.cancel();
                 } else {
@@ -197,7 +197,11 @@ async fn run_watchdog(
                 }
                 continue;
             };
-            clock.sleep(time).await;
+            tokio::select! {
+                biased;
+                () = held.wait_for_request() => continue,
+                () = clock.sleep(time) => {}
+            }
             if now.0 != ConnectionPhase::Serving && phase() == Some(now) {
                 stop.cancel();
             }

@@ -357,25 +357,27 @@ async fn settle() {
 /// Requests `path` on a new connection. The window of each response is `window` bytes.
 async fn requested(setup: &Setup, window: u32, path: &str) -> Frames {
     let mut client = Frames::open(setup).await;
-    // 4 is SETTINGS_INITIAL_WINDOW_SIZE.
-    let entry = [&[0, 4][..], &window.to_be_bytes()].concat();
-    client.send(&frame(SETTINGS, 0, 0, &entry)).await;
-    client.send(&get(1, path, &[])).await;
-    client.payload(HEADERS).await.unwrap();
-    settle().await;
+    request_with_window(&mut client, 1, window, path).await;
     client
 }
 
-/// Advances the clock to just before the end of `WRITE_TIMEOUT`. After the first step, the watchdog
-/// checks the connection at each further step.
+async fn request_with_window(client: &mut Frames, stream: u32, window: u32, path: &str) {
+    // 4 is SETTINGS_INITIAL_WINDOW_SIZE.
+    let entry = [&[0, 4][..], &window.to_be_bytes()].concat();
+    client.send(&frame(SETTINGS, 0, 0, &entry)).await;
+    client.send(&get(stream, path, &[])).await;
+    client.payload(HEADERS).await.unwrap();
+    settle().await;
+}
+
+async fn advance(setup: &Setup, by: Duration) {
+    setup.clock.advance(by);
+    settle().await;
+}
+
+/// Advances the clock to just before the end of `WRITE_TIMEOUT`.
 async fn until_just_before_the_timeout(setup: &Setup) {
-    for step in [
-        HEADER_TIMEOUT,
-        just_before(WRITE_TIMEOUT.saturating_sub(HEADER_TIMEOUT)),
-    ] {
-        setup.clock.advance(step);
-        settle().await;
-    }
+    advance(setup, just_before(WRITE_TIMEOUT)).await;
 }
 
 async fn is_open(client: &mut Frames) -> bool {
@@ -391,9 +393,40 @@ async fn client_that_lets_nothing_of_a_response_through_its_window_is_closed_aft
         let mut deaf = requested(&setup, window, "/large").await;
         until_just_before_the_timeout(&setup).await;
         assert!(is_open(&mut deaf).await, "{window}");
-        setup.clock.advance(Duration::from_secs(1));
-        settle().await;
+        advance(&setup, Duration::from_secs(1)).await;
         assert!(!is_open(&mut deaf).await, "{window}");
+    }
+}
+
+#[tokio::test]
+async fn client_that_takes_nothing_of_a_later_response_is_closed_after_30_seconds() {
+    let setup = speaking_http2();
+    let mut deaf = Frames::open(&setup).await;
+    deaf.asks(1).await;
+    // The watchdog then waits for the end of `KEEP_ALIVE_TIMEOUT`.
+    advance(&setup, HEADER_TIMEOUT).await;
+    request_with_window(&mut deaf, 3, 0, "/large").await;
+    until_just_before_the_timeout(&setup).await;
+    assert!(is_open(&mut deaf).await);
+    advance(&setup, Duration::from_secs(1)).await;
+    assert!(!is_open(&mut deaf).await);
+}
+
+#[tokio::test]
+async fn last_bytes_of_a_response_are_sent_after_another_response_was_not_taken() {
+    let setup = speaking_http2();
+    let mut proxy = requested(&setup, 0, "/large").await;
+    proxy.send(&get(3, "/held", &[])).await;
+    setup.held.notified().await;
+    until_just_before_the_timeout(&setup).await;
+    setup.leave.add_permits(1);
+    for (window, data) in [(1, "h"), (3, "eld")] {
+        let window = frame(WINDOW_UPDATE, 0, 3, &[0, 0, 0, window]);
+        proxy.send(&window).await;
+        assert_eq!(proxy.payload(DATA).await.unwrap(), data.as_bytes());
+        settle().await;
+        // hyper has dropped the body of `/held`. The response `/large` times out.
+        advance(&setup, Duration::from_secs(1)).await;
     }
 }
 
@@ -404,8 +437,7 @@ async fn response_that_a_client_does_not_take_ends_and_other_requests_of_its_con
     proxy.send(&get(3, "/held", &[])).await;
     setup.held.notified().await;
     until_just_before_the_timeout(&setup).await;
-    setup.clock.advance(Duration::from_secs(1));
-    settle().await;
+    advance(&setup, Duration::from_secs(1)).await;
     let reset = loop {
         let (kind, _, stream, payload) = proxy.next().await.unwrap();
         if kind == RST_STREAM {
@@ -434,10 +466,8 @@ async fn client_that_takes_a_frame_of_a_response_in_30_seconds_is_not_closed() {
         }
         settle().await;
     }
-    setup.clock.advance(WRITE_TIMEOUT);
-    settle().await;
-    setup.clock.advance(Duration::from_secs(1));
-    settle().await;
+    advance(&setup, WRITE_TIMEOUT).await;
+    advance(&setup, Duration::from_secs(1)).await;
     assert!(!is_open(&mut slow).await);
 }
 
@@ -447,8 +477,7 @@ async fn response_without_more_data_is_not_closed_after_30_seconds() {
     let mut watches = requested(&setup, 1024, "/endless").await;
     assert_eq!(watches.payload(DATA).await.unwrap(), b"first");
     until_just_before_the_timeout(&setup).await;
-    setup.clock.advance(Duration::from_mins(10));
-    settle().await;
+    advance(&setup, Duration::from_mins(10)).await;
     assert!(is_open(&mut watches).await);
 }
 
