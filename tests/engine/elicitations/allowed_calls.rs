@@ -171,14 +171,15 @@ async fn question_during_a_call_of_no_rule_or_of_a_rule_without_terms_is_its_own
     }
 }
 
-/// Gives the rule `from` another name, drives the task, and asserts that ops gets the next question
-/// and answers it.
+/// Gives the rule `from` another name. Then ops answers the first question. Asserts that ops gets
+/// the next question and answers it.
 async fn ops_is_asked_after_renaming(
     harness: &mut EngineHarness,
     task: TaskId,
     (from, to): (&str, &str),
 ) {
     harness.replace(&format!("name: {from},"), &format!("name: {to},"));
+    assert!(is_answered_by(harness, &bob_of_ops(), task).await);
     harness.run().await;
     let asked = the_request(harness, task).await;
     assert_eq!(asked.kind, RequestKind::Elicitation);
@@ -194,7 +195,6 @@ async fn next_question_during_an_allowed_call_is_for_the_approvers_of_its_rename
     let asking = vec![asks(&["folder", "name"])];
     let (mut harness, server) = allowing("[refund]", OPS_WITHIN_AN_HOUR, asking).await;
     let task = harness.held().await;
-    assert!(is_answered_by(&harness, &bob_of_ops(), task).await);
     ops_is_asked_after_renaming(&mut harness, task, ("small", "modest")).await;
     assert_eq!(server.resumed().len(), 2);
 }
@@ -208,7 +208,6 @@ async fn next_question_during_an_approved_call_is_for_the_approvers_of_its_renam
     let yes = whole(Action::Approve, None);
     decides(&harness.engine(0), &bob_of_ops(), approval, yes).await;
     harness.run().await;
-    assert!(is_answered_by(&harness, &bob_of_ops(), task).await);
     ops_is_asked_after_renaming(&mut harness, task, ("large", "big")).await;
     assert_eq!(server.resumed().len(), 2);
 }
