@@ -28,13 +28,16 @@ def hold(tool: str, args: dict, key: str, wait: float = 600) -> dict:
         asked = time.monotonic()
         headers = {"Idempotency-Key": key, "Holdpoint-Runner": RUNNER, "Prefer": "wait=45"}
         call = post("/v1/gate/calls", {"tool": tool, "arguments": args, "attach": True}, headers)
+        told, result = call["message"], call["result"]
+        if result:  # of a person, or of a tool that Holdpoint runs
+            told = f"The call has its result: {result['content']}"
         if call["decision"] == "allow":
             permit = call["permit"]
             if permit is None or time.monotonic() - asked > permit["expires_in_ms"] / 1000:
-                raise Refused("The call has already run, or its permit is over.")
+                raise Refused(told if result else f"The call has already run, or its permit is over. {told}")
             return json.loads(call["arguments_text"])
         if call["decision"] == "deny" or time.monotonic() > end:
-            raise Refused(call["message"])
+            raise Refused(told)
         time.sleep(1)
 
 

@@ -25,12 +25,14 @@ export async function hold<A extends object>(tool: string, args: A, key: string,
     const asked = performance.now();
     const headers = { "Idempotency-Key": key, "Holdpoint-Runner": runner, Prefer: "wait=45" };
     const call = await post("/v1/gate/calls", { tool, arguments: args, attach: true }, headers);
+    // The result is of a person, or of a tool that Holdpoint runs.
+    const told: string = call.result ? `The call has its result: ${call.result.content}` : call.message;
     if (call.decision === "allow") {
       const left = call.permit ? call.permit.expires_in_ms - (performance.now() - asked) : 0;
-      if (left <= 0) throw new Refused("The call has already run, or its permit is over.");
+      if (left <= 0) throw new Refused(call.result ? told : `The call has already run, or its permit is over. ${told}`);
       return JSON.parse(call.arguments_text);
     }
-    if (call.decision === "deny" || performance.now() > end) throw new Refused(call.message);
+    if (call.decision === "deny" || performance.now() > end) throw new Refused(told);
   }
 }
 

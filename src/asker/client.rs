@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use super::AskerSettings;
 use crate::net::{self, Net, NetFailure};
+use crate::task::text::one_line;
 use crate::world::{Clock, SystemClock};
 
 /// The maximum time that one HTTP request asks the service to wait. Proxies commonly end
@@ -83,6 +84,8 @@ pub struct ServiceAnswer {
     /// a metric without storing the call (`record: held`).
     pub digest: Option<String>,
     pub decision: ServiceDecision,
+    /// The state of the call, for example `pending` or `started`.
+    pub state: Option<String>,
     /// The outcome of the call; `None` until the call has an outcome.
     pub outcome: Option<String>,
     /// One line about the verdict, for a model or a person.
@@ -104,6 +107,31 @@ impl ServiceAnswer {
     #[must_use]
     pub fn is_only_counted(&self) -> bool {
         self.outcome.as_deref() == Some("released") && self.digest.is_none()
+    }
+
+    /// Whether a person gave the result of the call.
+    #[must_use]
+    pub fn is_responded(&self) -> bool {
+        self.outcome.as_deref() == Some("responded")
+    }
+
+    /// Returns the service's message about the call in one line. For a call that has succeeded or
+    /// was released, this message says only who allowed the call. So if the caller gets neither a
+    /// permit for such a call nor its result, the returned text first says that the call has run or
+    /// may have run. If a person gave the result of the call, the text ends with that result.
+    #[must_use]
+    pub fn message_with_end(&self) -> String {
+        let has_ended_elsewhere = self.permit.is_none() && self.result.is_none();
+        let end = match self.outcome.as_deref().filter(|_| has_ended_elsewhere) {
+            Some("succeeded") => "This call has already run and succeeded. ",
+            Some("released") => "This call was let through before and may have run. ",
+            Some(_) | None => "",
+        };
+        let message = format!("{end}{}", self.message);
+        match self.result.as_ref().filter(|_| self.is_responded()) {
+            Some(result) => format!("{message} {}", one_line(&result.content)),
+            None => message,
+        }
     }
 }
 

@@ -179,15 +179,25 @@ pub fn answer_for_verdict(
         },
         ServiceDecision::Pending => {
             let url = answer.request.as_ref().map_or("", |request| &request.url);
-            let again = "Make the same call again, with the same input, to get the answer.";
-            deny(format!("{} {again} {url}", answer.message).trim_end())
+            // A call that was started may be one that an equal call does not continue, so that the
+            // equal call would run the tool once more.
+            let again = if answer.state.as_deref() == Some("started") {
+                ""
+            } else {
+                " Make the same call again, with the same input, to get the answer."
+            };
+            deny(format!("{}{again} {url}", answer.message).trim_end())
         }
         ServiceDecision::Allow if answer.permit.is_none() => match &answer.result {
+            Some(result) if answer.is_responded() => deny(&result.content),
             Some(result) => deny(&format!(
                 "Holdpoint ran this call itself: {}",
                 result.content
             )),
-            None => deny("The call has already run, or another process has its permit."),
+            None => deny(&format!(
+                "There is no permit for this call. {}",
+                answer.message_with_end()
+            )),
         },
         ServiceDecision::Allow => answer_for_allow(options, answer, arguments),
     }

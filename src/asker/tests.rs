@@ -1,5 +1,7 @@
 //! Tests of the input and the answers of hooks, and of the settings of askers.
 
+use serde_json::{Value, json};
+
 use super::client::ServiceAnswer;
 use super::hook::{self, HookOptions, Host};
 use super::hook_input::{HookEvent, HookInput};
@@ -67,28 +69,46 @@ fn session_and_key_outside_the_alphabet_are_hashed_without_collisions() {
     assert_ne!(of("a b", "c").1, of("a b", "d").1);
 }
 
+/// Returns the reason with which the hook denies a call after the service's answer `answer`.
+fn denial_reason(answer: Value) -> String {
+    let answer: ServiceAnswer = serde_json::from_value(answer).unwrap();
+    let options = HookOptions {
+        host: Host::Codex,
+        is_final: false,
+        includes_content: true,
+    };
+    let arguments = serde_json::value::RawValue::from_string("{}".to_owned()).unwrap();
+    let told = hook::answer_for_verdict(options, &answer, &arguments).unwrap();
+    let told: Value = serde_json::from_str(&told.stdout).unwrap();
+    let told = &told["hookSpecificOutput"];
+    assert_eq!(told["permissionDecision"], "deny");
+    told["permissionDecisionReason"]
+        .as_str()
+        .unwrap()
+        .to_owned()
+}
+
 #[test]
 fn denial_has_a_reason_also_if_the_result_is_blank() {
     for content in ["", " \n"] {
-        let answer: ServiceAnswer = serde_json::from_value(serde_json::json!({
+        let reason = denial_reason(json!({
             "tool": "Bash", "arguments_text": "{}", "edited": false, "decision": "deny", "outcome": "responded",
             "message": "Answered by bob.", "by": [], "permit": null, "result": {"content": content}, "request": null,
-        }))
-        .unwrap();
-        let options = HookOptions {
-            host: Host::Codex,
-            is_final: false,
-            includes_content: true,
-        };
-        let arguments = serde_json::value::RawValue::from_string("{}".to_owned()).unwrap();
-        let told = hook::answer_for_verdict(options, &answer, &arguments).unwrap();
-        let told: serde_json::Value = serde_json::from_str(&told.stdout).unwrap();
-        let told = &told["hookSpecificOutput"];
-        assert_eq!(told["permissionDecision"], "deny");
-        assert_ne!(
-            told["permissionDecisionReason"].as_str().unwrap().trim(),
-            ""
-        );
+        }));
+        assert_ne!(reason.trim(), "");
+    }
+}
+
+#[test]
+fn denial_of_a_pending_call_advises_to_repeat_it_only_if_it_was_not_started() {
+    for (state, advises) in [("pending", true), ("started", false)] {
+        let reason = denial_reason(json!({
+            "tool": "look", "arguments_text": "{}", "edited": false, "decision": "pending", "state": state, "outcome": null,
+            "message": "The service's message.", "by": [], "permit": null, "result": null, "request": null,
+        }));
+        assert!(reason.starts_with("The service's message."), "{reason}");
+        let found = reason.contains("Make the same call again");
+        assert_eq!(found, advises, "{state}: {reason}");
     }
 }
 

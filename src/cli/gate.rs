@@ -22,6 +22,7 @@ use crate::asker::hook::{self, BLOCK_EXIT_CODE, HookAnswer, HookOptions, Host};
 use crate::asker::hook_input::{HookInput, MAX_INPUT_BYTES, MAX_REPORT_INPUT_BYTES};
 use crate::asker::{self, AskerSettings};
 use crate::config::environment::Environment;
+use crate::config::layers::NOT_UTF_8;
 use crate::world::random_bytes;
 
 /// The exit code for a call that will not run.
@@ -35,6 +36,15 @@ const GRACE: Duration = Duration::from_secs(8);
 const MAX_WAIT: Duration = Duration::from_mins(9);
 /// The maximum number of attempts to send a report, one second apart.
 const MAX_REPORT_ATTEMPTS: usize = 5;
+/// The maximum length of an idempotency key, as the service accepts it.
+const MAX_KEY_BYTES: usize = 255;
+/// The variables that [`AskerSettings::read`] reads.
+const VARIABLES: [&str; 4] = [
+    "HOLDPOINT_URL",
+    "HOLDPOINT_KEY",
+    "HOLDPOINT_GATE",
+    "HOLDPOINT_WAIT",
+];
 
 /// The commands of an asker, a client that asks at a gate whether a call may run. They read
 /// `HOLDPOINT_URL`, `HOLDPOINT_KEY`, `HOLDPOINT_GATE` and `HOLDPOINT_WAIT`, but no configuration.
@@ -64,7 +74,7 @@ pub(super) struct CallOptions {
     /// The idempotency key: proposals with the same key are the same call. Without a key, the
     /// command continues an equal earlier call if no process has received the answer to that call
     /// and no process waits for the answer.
-    #[arg(long)]
+    #[arg(long, value_parser = parse_key)]
     key: Option<String>,
     /// Your own name for the conversation that the call belongs to. Default: `gate`.
     #[arg(long)]
@@ -80,8 +90,32 @@ pub(super) struct CallOptions {
     command: Vec<String>,
 }
 
+/// Parses an idempotency key. White space at the ends of a header does not arrive at the service.
+/// So a key with such white space would name one call in the proposal and none in the report.
+fn parse_key(text: &str) -> Result<String, String> {
+    let has_length = (1..=MAX_KEY_BYTES).contains(&text.len());
+    if has_length && text.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Ok(text.to_owned());
+    }
+    Err(format!(
+        "expected 1 to {MAX_KEY_BYTES} visible ASCII characters, without spaces"
+    ))
+}
+
+/// Reads the settings of the asker. A variable that is not UTF-8 is an error: if it counted as
+/// unset, the key could go to the default URL, or another gate could judge the call.
+fn read_settings(environment: &Environment) -> Result<AskerSettings, String> {
+    match VARIABLES
+        .into_iter()
+        .find(|name| environment.is_undecodable(name))
+    {
+        Some(name) => Err(format!("{name}: {NOT_UTF_8}")),
+        None => AskerSettings::read(|name| environment.variable(name)),
+    }
+}
+
 pub(super) fn run(command: GateCommand, environment: &Environment) -> u8 {
-    let settings = AskerSettings::read(|name| environment.variable(name));
+    let settings = read_settings(environment);
     let ended = match command {
         // `answer_hook` decides by the hook's input whether a failure blocks the call.
         GateCommand::Hook(options) => return answer_hook(options, settings),
@@ -262,19 +296,6 @@ fn is_success(answer: &ServiceAnswer) -> bool {
     answer.permit.is_some() || is_run_here
 }
 
-/// Returns the service's message about the call. For a call that has succeeded or was released,
-/// this message says only who allowed the call. So if the caller gets neither a permit for such a
-/// call nor its result, the returned text first says that the call has run or may have run.
-fn message(answer: &ServiceAnswer) -> String {
-    let has_ended_elsewhere = answer.permit.is_none() && answer.result.is_none();
-    let end = match answer.outcome.as_deref().filter(|_| has_ended_elsewhere) {
-        Some("succeeded") => "This call has already run and succeeded. ",
-        Some("released") => "This call was let through before and may have run. ",
-        Some(_) | None => "",
-    };
-    format!("{end}{}", answer.message)
-}
-
 /// Prints the verdict's message to standard error, and returns `code`. If there is no command to
 /// run, also prints the verdict to standard output. If standard output cannot be written, returns
 /// [`USAGE_ERROR`] instead of `code`.
@@ -285,7 +306,7 @@ fn print_verdict(verdict: &AskerVerdict, options: &CallOptions, code: u8) -> u8 
             String::new()
         }
     };
-    print_error(code, format!("{}{url}", message(&verdict.answer)));
+    print_error(code, format!("{}{url}", verdict.answer.message_with_end()));
     if options.command.is_empty() && print(&format!("{}\n", verdict.text)) != OK {
         return USAGE_ERROR;
     }
@@ -302,12 +323,12 @@ impl Runner<'_> {
     fn run(&mut self, verdict: &AskerVerdict, command: &[String]) -> Result<u8, String> {
         let answer = &verdict.answer;
         let Some(permit) = &answer.permit else {
-            let why = if answer.result.is_some() {
+            let why = if answer.result.is_some() && !answer.is_responded() {
                 "The command was not run: the service runs this tool itself, and the call has ended"
             } else {
                 "The command was not run, because there is no permit for it"
             };
-            return Err(format!("{why}: {}", message(answer)));
+            return Err(format!("{why}: {}", answer.message_with_end()));
         };
         if answer.edited {
             let why = "The command was not run: a person changed the arguments.";
@@ -317,19 +338,28 @@ impl Runner<'_> {
         let Some((program, arguments)) = command.split_first() else {
             return Err("There is no command.".to_owned());
         };
-        let mut child = Command::new(program);
-        child
+        let spawned = Command::new(program)
             .args(arguments)
             .env("IDEMPOTENCY_KEY", &permit.idempotency_key)
-            .stdin(Stdio::inherit());
-        match child.status() {
-            Ok(status) => Ok(self.report_exit(answer, status)),
+            .stdin(Stdio::inherit())
+            .spawn();
+        let ended = match spawned {
+            Ok(mut child) => child.wait(),
             Err(error) => {
                 let why = format!("The command could not be started: {error}");
                 self.report(answer, "failed", &why);
-                Err(why)
+                return Err(why);
             }
-        }
+        };
+        // `wait` fails if this process has inherited an ignored SIGCHLD. The command was started,
+        // so it may have had its effect.
+        ended
+            .map(|status| self.report_exit(answer, status))
+            .map_err(|error| {
+                let why = format!("The command was started, but its end is not known: {error}");
+                self.report(answer, "unknown", &why);
+                why
+            })
     }
 
     /// Reports how the command ended. Returns the exit code that a shell would return.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::value::to_raw_value;
 
+use super::attempt_result::AttemptResult;
 use super::entry::{Channel, Entry};
 use super::mail::Mailer;
 use super::message::envelope;
@@ -29,8 +30,8 @@ pub struct PingResult {
 }
 
 /// Sends a message of type `ping` to an entry of `notify.to`. A webhook or a room gets one message.
-/// For mail, each person whom the entry names gets a mail; if the entry names no people, the
-/// sender's own address gets a mail. Returns `None` if the settings of the entry or of the mail
+/// For mail, each person whom the entry names and who has an address gets a mail, and the ping fails
+/// if there is no such person. If the entry names no people, the sender's own address gets a mail. Returns `None` if the settings of the entry or of the mail
 /// server have mistakes.
 ///
 /// # Errors
@@ -60,14 +61,20 @@ pub async fn ping(
             let Some(mailer) = mail_server.and_then(Mailer::from_settings) else {
                 return Ok(None);
             };
+            let names_people = mail.to != Recipients::Approvers;
             let is_named = |person: &&Person| {
                 let all = people.is_some_and(|all| recipients_include(&mail.to, person, all));
-                all && mail.to != Recipients::Approvers
+                all && names_people
+                    && person.email.is_some()
                     && entry.event_filter.matches_tenant(&person.tenant)
             };
             let people = people.into_iter().flat_map(Directory::people);
             let people: Vec<_> = people.filter(is_named).collect();
-            mailer.ping(clock, &people, &id).await
+            if names_people && people.is_empty() {
+                AttemptResult::without_status("none of the entry's people has an address")
+            } else {
+                mailer.ping(clock, &people, &id).await
+            }
         }
         Channel::Slack(room) => {
             let content = slack::plain_content(&text(name));

@@ -124,12 +124,16 @@ const RESEND_WITH_KEY: Sql = Sql::on_postgres(resend_on_postgres!(
 /// Makes up to `MAX_KEYED` matching deliveries due, and stores the POST's idempotency key. Without
 /// a key, `RESEND_ALL` makes the deliveries due in several smaller batches. For Postgres only, like
 /// `RESEND_WITH_KEY`.
+///
+/// The statement waits for locked rows. If it skipped them, the second of two simultaneous POSTs
+/// with one key would skip the rows of the first, store the key with the count 0, and so make the
+/// first POST fail.
 const RESEND_ALL_WITH_KEY: Sql = Sql::on_postgres(
     resend_on_postgres!(
         ", chosen as materialized (
     select delivery_id from delivery
      where tenant = $2 and target = $9::text and state = $10::text and created_at >= $11::bigint order by delivery_id
-     limit $12::bigint for update skip locked
+     limit $12::bigint for update
 )",
         "
     update delivery d set state = 'due', attempts = 0, came_early = 0, lease_until = null, ended_at = null, due_at = m.at,

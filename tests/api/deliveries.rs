@@ -273,6 +273,20 @@ async fn resend_repeated_with_its_key_sends_nothing_more(on: On) {
         fixture.counted(&[("sent", 2)]).await;
         assert_eq!(fixture.hook.count(), arrived);
     }
+    let posts = (0..8).map(|_| async {
+        let actor = fixture.app.actor(OPS).keyed("at-once");
+        let reply = actor.post(many, &body).await;
+        assert_eq!((reply.status, &reply.body), (202, &json!({"count": 2})));
+        reply.header("idempotency-replayed").is_empty()
+    });
+    let first = join_all(posts)
+        .await
+        .into_iter()
+        .filter(|is_first| *is_first);
+    assert_eq!(first.count(), 1);
+    fixture.hook.reached(7).await;
+    fixture.counted(&[("sent", 2)]).await;
+    assert_eq!(fixture.hook.count(), 7);
     let other = ops().post(many, &json!({"target": "backend"})).await;
     other.assert_code(422, "idempotency_key_reused");
     assert_eq!(

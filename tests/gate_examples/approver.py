@@ -1,5 +1,5 @@
 """Plays Bob until the process is ended: approves every open request, but rejects refunds of 999. Of a call with an
-unknown outcome, he says that it has failed."""
+unknown outcome, he says that it has failed; of a refund of 127, that it was paid by hand."""
 
 import json
 import os
@@ -23,6 +23,8 @@ while True:
         rejects = "999" in request["tool_calls"][0]["arguments_text"]
         rejects = rejects or request["kind"] == "reconcile"
         body = {"action": "reject", "reason": "no"} if rejects else {"action": "approve"}
+        if request["kind"] == "reconcile" and "127" in request["tool_calls"][0]["arguments_text"]:
+            body = {"action": "respond", "result": "Paid by hand."}
         try:
             send(f"/resume/{request['request_id']}", body)
         except urllib.error.HTTPError as error:

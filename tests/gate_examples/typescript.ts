@@ -42,4 +42,10 @@ assert.equal(await guarded("refund", { order: 1, amount: 126 }, "ts-1", pay), "1
 await assert.rejects(hold("refund", { order: 1, amount: 126 }, "ts-1"), Refused);
 assert.match(await guarded("refund", { order: 1, amount: 999 }, "ts-2", pay), /^Not run/);
 assert.equal(runs, 1);
+const lost = () => {
+  throw new Error("The connection was lost.");
+};
+await guarded("refund", { order: 3, amount: 127 }, "ts-3", lost);
+assert.match(await guarded("refund", { order: 3, amount: 127 }, "ts-3", pay), /^Not run: .*Paid by hand\.$/);
+assert.equal(runs, 1);
 console.log("plain TypeScript and Vercel AI: allowed, approved, rejected");

@@ -3,6 +3,7 @@
 use super::holdpoint;
 use super::served_binary::Folder;
 use crate::notify::NEW;
+use crate::support::fake_mail_server::FakeMailServer;
 use crate::support::fake_receiver::FakeReceiver;
 
 const SMALL: &str = "models: { m: { provider: openai, model: x, base_url: 'http://127.0.0.1:9/v1' } }\nagents: { a: { model: m } }\n";
@@ -140,4 +141,33 @@ notify: {{ to: [] }}
         "{}",
         done.err
     );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ping_by_mail_fails_if_nobody_whom_the_entry_names_has_an_address() {
+    let (server, folder) = (FakeMailServer::start().await, Folder::new());
+    let accounts = "auth:\n  api_keys: [ { user: carol, tenant: acme, key: '${KEY}' } ]\n";
+    let entry = "{ name: by-mail, mail: { to: { users: [carol] } } }";
+    for (people, code) in [
+        ("", 1),
+        ("  people: [ { user: carol, tenant: acme } ]\n", 1),
+        (
+            "  people: [ { user: carol, tenant: acme, email: carol@acme.com } ]\n",
+            0,
+        ),
+    ] {
+        let mail = format!(
+            "{{ url: 'smtp://127.0.0.1:{}', from: 'Holdpoint <holdpoint@acme.com>' }}",
+            server.port
+        );
+        let yaml = format!(
+            "{SMALL}server: {{ public_url: 'http://127.0.0.1:8080' }}\n{accounts}{people}notify: {{ mail: {mail}, to: [ {entry} ] }}\n"
+        );
+        std::fs::write(folder.file("holdpoint.yaml"), yaml).unwrap();
+        let arguments = ["notify", "by-mail", "--config", "holdpoint.yaml"];
+        let done = holdpoint(folder.path(), &arguments, &[("KEY", NEW)]);
+        assert_eq!(done.code, Some(code), "{people}: {}", done.err);
+        let expected = "none of the entry's people has an address";
+        assert_eq!(done.err.contains(expected), code == 1, "{}", done.err);
+    }
 }

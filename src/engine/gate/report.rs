@@ -38,6 +38,7 @@ pub struct OutcomeReport {
     pub content: String,
 }
 
+#[derive(PartialEq, Eq)]
 enum ReportEffect {
     /// The report adds nothing, for example because the journal already has the reported outcome.
     Nothing,
@@ -45,11 +46,16 @@ enum ReportEffect {
     Stores,
     /// The report contradicts an earlier report, so the report is refused.
     Conflicts,
+    /// No permit was given for the call, so the report is refused.
+    NoPermit,
+    /// The report is not about the last attempt, so the report is refused.
+    OtherAttempt,
 }
 
 impl Gates<'_> {
     /// Stores the outcome of a call that its asker (the client that proposed the call) has run.
     /// Returns the call, and whether an earlier report had the same key. If so, nothing was stored.
+    /// A report with the same key that was stored meanwhile counts as earlier.
     ///
     /// # Errors
     /// - `NotFound`, `Forbidden` and `Unavailable` as for [`Gates::read_call`]. `Forbidden` also if
@@ -66,27 +72,22 @@ impl Gates<'_> {
         key: Option<&IdempotencyKey>,
     ) -> Result<(GateCall, bool), GateRefusal> {
         may_ask_at_gate(caller).map_err(|why| Refusal::Forbidden(why.into()))?;
-        if let Some(key) = key
-            && let Some(row) = key.stored_row(&self.engine.store, caller).await?
-        {
-            let session = self.load_call(caller, row.task_id).await?;
-            return Ok((self.gate_call(&session, CallViewer::Reader).await?, true));
+        if let Some(call) = self.earlier_report(caller, key).await? {
+            return Ok((call, true));
         }
         let task = self.reported_task(caller, report).await?;
         let mut redacted = None;
         for _ in 0..MAX_TRIES {
             let mut session = self.load_call(caller, task).await?;
-            let call = session.own.progress.calls.first().cloned();
-            let call = call.ok_or(Refusal::NotFound)?;
-            if call.performer != ToolKind::External || call.attempts == 0 {
-                let shown = self.gate_call(&session, CallViewer::Reader).await?;
-                return Err(refusal_without_permit(shown, report));
+            let effect = self.apply(&mut session, report, &mut redacted)?;
+            // The session may have the effect of a report with the same key that was stored since
+            // the look-up above.
+            if effect != ReportEffect::Stores
+                && let Some(call) = self.earlier_report(caller, key).await?
+            {
+                return Ok((call, true));
             }
-            check_attempt(&call, report)?;
-            // The content may have 1 MiB. It is redacted only after the checks above, so that a
-            // refused report costs no search for secrets.
-            let content = redacted.get_or_insert_with(|| self.redacted(&report.content));
-            match apply_report(&mut session, &call, report.outcome, content) {
+            match effect {
                 ReportEffect::Nothing => {
                     return Ok((self.gate_call(&session, CallViewer::Reader).await?, false));
                 }
@@ -94,12 +95,24 @@ impl Gates<'_> {
                     let call = self.gate_call(&session, CallViewer::Reader).await?;
                     return Err(GateRefusal::Settled(Box::new(call)));
                 }
+                ReportEffect::NoPermit => {
+                    let call = self.gate_call(&session, CallViewer::Reader).await?;
+                    return Err(refusal_without_permit(call, report));
+                }
+                ReportEffect::OtherAttempt => {
+                    let detail = "the number of the last attempt";
+                    return Err(Refusal::invalid("/attempt", detail).into());
+                }
                 ReportEffect::Stores => {}
             }
             session.idempotency = key.map(|key| key.row(caller, &session, None));
             let driven = self.drive_asked(session).await;
             let Some(drive) = unless_conflict(driven)?.flatten() else {
-                continue;
+                // The commit is refused also if another report has used the key meanwhile.
+                match self.earlier_report(caller, key).await? {
+                    Some(call) => return Ok((call, true)),
+                    None => continue,
+                }
             };
             let session = match drive.end.await.ok().flatten() {
                 Some(session) => session,
@@ -108,6 +121,52 @@ impl Gates<'_> {
             return Ok((self.gate_call(&session, CallViewer::Reader).await?, false));
         }
         Err(Refusal::Unavailable.into())
+    }
+
+    /// Returns the call of an earlier report with the same key; `None` if there is no key, or no
+    /// such report.
+    ///
+    /// # Errors
+    /// `KeyReused` if the earlier report had another body; those of [`Gates::read_call`].
+    async fn earlier_report(
+        self,
+        caller: &Caller,
+        key: Option<&IdempotencyKey>,
+    ) -> Result<Option<GateCall>, GateRefusal> {
+        let Some(key) = key else { return Ok(None) };
+        let Some(row) = key.stored_row(&self.engine.store, caller).await? else {
+            return Ok(None);
+        };
+        let session = self.load_call(caller, row.task_id).await?;
+        Ok(Some(self.gate_call(&session, CallViewer::Reader).await?))
+    }
+
+    /// Applies a report to the session of its call. `redacted` keeps the redacted content for the
+    /// next try.
+    ///
+    /// # Errors
+    /// `NotFound` if the session has no call.
+    fn apply(
+        self,
+        session: &mut TaskSession,
+        report: &OutcomeReport,
+        redacted: &mut Option<String>,
+    ) -> Result<ReportEffect, Refusal> {
+        let call = session.own.progress.calls.first().cloned();
+        let call = call.ok_or(Refusal::NotFound)?;
+        if call.performer != ToolKind::External || call.attempts == 0 {
+            return Ok(ReportEffect::NoPermit);
+        }
+        if report
+            .attempt
+            .is_some_and(|attempt| attempt != call.attempts)
+        {
+            return Ok(ReportEffect::OtherAttempt);
+        }
+        // The content may have 1 MiB. It is redacted only after the checks above, so that a refused
+        // report costs no search for secrets.
+        let content = redacted.get_or_insert_with(|| self.redacted(&report.content));
+        Ok(apply_report(session, &call, report.outcome, content))
     }
 
     fn redacted(self, content: &str) -> String {
@@ -145,17 +204,6 @@ fn refusal_without_permit(call: GateCall, report: &OutcomeReport) -> GateRefusal
         "/key"
     };
     Refusal::invalid(pointer, "a call for which a permit was given").into()
-}
-
-fn check_attempt(call: &CallState, report: &OutcomeReport) -> Result<(), Refusal> {
-    if report
-        .attempt
-        .is_some_and(|attempt| attempt != call.attempts)
-    {
-        let detail = "the number of the last attempt";
-        return Err(Refusal::invalid("/attempt", detail));
-    }
-    Ok(())
 }
 
 /// Applies a report to its call. If the report settles the call, the result counts as delivered,

@@ -3,6 +3,7 @@
 
 mod late_reports;
 mod permits;
+mod report_keys;
 mod rights;
 
 use std::sync::Arc;

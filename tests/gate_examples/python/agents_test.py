@@ -126,6 +126,19 @@ def plain() -> None:
     assert runs == [{"order": 1, "amount": 121}], runs
 
 
+def answered() -> None:
+    """Asserts that the agent gets the result that a person gives for a call with an unknown outcome."""
+
+    def raises(args: dict) -> str:
+        raise OSError("The connection was lost.")
+
+    runs = []
+    hold.guarded("refund", {"order": 2, "amount": 127}, "py-3", raises)
+    told = hold.guarded("refund", {"order": 2, "amount": 127}, "py-3", runs.append)
+    assert told.startswith("Not run: ") and told.endswith("Paid by hand."), told
+    assert not runs, runs
+
+
 def guide() -> None:
     """Asserts that docs/gate.md names the versions with which the examples are tested."""
     here = Path(__file__).parent
@@ -144,3 +157,5 @@ for test in (plain, langchain, openai):
 for test in (failing_langchain, failing_openai):
     test()
     print(f"{test.__name__}: its outcome is reported as unknown", file=sys.stdout, flush=True)
+answered()
+print("answered: the agent gets the person's result", flush=True)

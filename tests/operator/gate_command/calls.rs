@@ -1,5 +1,7 @@
 //! Tests `holdpoint gate call`: its exit codes, and that a command without a permit does not run.
 
+use std::process::{Command, Stdio};
+
 use serde_json::{Value, json};
 
 use super::{ServedGate, begin, on_blocking_thread, run, text};
@@ -149,6 +151,90 @@ async fn command_that_is_denied_changed_or_missing_does_not_run() {
         .filter(|result| result["outcome"] == "failed")
         .count();
     assert_eq!(failed, 2, "{results:?}");
+}
+
+/// Without the refusal, the command runs, but the service does not know the key of its report.
+#[test]
+fn key_with_a_space_or_a_wrong_length_is_refused_before_the_command_runs() {
+    let service = ServedGate::start("required");
+    let long = "k".repeat(256);
+    for key in ["k ", " k", "", &long] {
+        let named = ["call", "Bash", LS, "--key", key, "--", "echo", "ran"];
+        let ran = run(service.gate(&named, "5s"), b"");
+        let stderr = text(&ran.stderr);
+        assert_eq!(
+            (ran.status.code(), text(&ran.stdout)),
+            (Some(2), ""),
+            "{stderr}"
+        );
+        assert!(stderr.contains("--key"), "{stderr}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn command_whose_end_cannot_be_read_has_an_unknown_outcome() {
+    let service = ServedGate::start("required");
+    let asked = service.gate(&["call", "Bash", MAKE, "--", "echo", "ran"], "30s");
+    // The process inherits the ignored signal, so its wait for the command fails.
+    let variables = asked.get_envs();
+    let mut command = Command::new("/usr/bin/env");
+    command
+        .arg("--ignore-signal=CHLD")
+        .arg(asked.get_program())
+        .args(asked.get_args())
+        .env_clear()
+        .envs(variables.filter_map(|(name, value)| Some((name, value?))))
+        .current_dir(service.folder.path())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let child = begin(command, b"");
+    service.decide(&json!({"action": "approve"})).await;
+    let ran = on_blocking_thread(move || child.wait_with_output().unwrap()).await;
+    let stderr = text(&ran.stderr);
+    assert_eq!(
+        (ran.status.code(), text(&ran.stdout)),
+        (Some(2), "ran\n"),
+        "{stderr}"
+    );
+    assert!(stderr.contains("its end is not known"), "{stderr}");
+    let results = service.items("tool_result").await;
+    let is_failed = |result: &Value| result["outcome"] == "failed";
+    assert!(!results.iter().any(is_failed), "{results:?}");
+    assert_eq!(service.open().await["kind"], "reconcile");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn persons_result_is_printed_in_place_of_running_the_command() {
+    let service = ServedGate::start("required, run_within: 1s");
+    // The permit of the first call ends without a report.
+    let first = ["call", "Bash", MAKE, "--key", "ci-1"];
+    let child = begin(service.gate(&first, "30s"), b"");
+    service.decide(&json!({"action": "approve"})).await;
+    on_blocking_thread(move || child.wait_with_output().unwrap()).await;
+    let respond = json!({"action": "respond", "result": "Built by hand."});
+    let question = service.decide(&respond).await;
+    assert_eq!(question["kind"], "reconcile", "{question}");
+    // The second call is never started.
+    let other = r#"{"command":"make x"}"#;
+    let second = ["call", "Bash", other, "--key", "ci-2"];
+    let held = run(service.gate(&second, "0s"), b"");
+    assert_eq!(held.status.code(), Some(11), "{}", text(&held.stderr));
+    let request = service.open().await;
+    let id = request["tool_calls"][0]["tool_call_id"].as_str().unwrap();
+    service.decide(&json!({"decisions": {id: respond}})).await;
+    for (named, code) in [(first, 2), (second, 10)] {
+        let command = [&named[..], &["--", "echo", "ran"]].concat();
+        let ran = run(service.gate(&command, "30s"), b"");
+        let stderr = text(&ran.stderr);
+        assert_eq!(
+            (ran.status.code(), text(&ran.stdout)),
+            (Some(code), ""),
+            "{stderr}"
+        );
+        assert!(stderr.trim_end().ends_with(" Built by hand."), "{stderr}");
+        assert!(!stderr.contains("runs this tool itself"), "{stderr}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

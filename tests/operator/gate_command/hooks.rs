@@ -252,6 +252,45 @@ async fn permit_of_a_hook_that_is_killed_before_its_answer_becomes_a_question() 
     assert_eq!(service.items("tool_started").await.len(), 1);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn persons_answer_about_a_started_call_reaches_the_host() {
+    let service = ServedGate::start("required, run_within: 1s");
+    for (command, answer, start, end) in [
+        (
+            "make",
+            json!({"action": "respond", "result": "Built by hand."}),
+            "Built by hand.",
+            "Built by hand.",
+        ),
+        (
+            "make all",
+            json!({"action": "reject", "reason": "It hung."}),
+            "There is no permit for this call. ",
+            "It hung.",
+        ),
+    ] {
+        // The permit of the approved call ends without a report.
+        decided(
+            &service,
+            "claude-code",
+            command,
+            json!({"action": "approve"}),
+        )
+        .await;
+        let question = service.decide(&answer).await;
+        assert_eq!(question["kind"], "reconcile", "{question}");
+        let same = before(&format!("claude-code-{command}"), command);
+        let told = permission(&service.hook("claude-code", &[], &same, "30s"));
+        assert_eq!(told["permissionDecision"], "deny", "{told}");
+        let reason = told["permissionDecisionReason"].as_str().unwrap();
+        assert!(
+            reason.starts_with(start) && reason.ends_with(end),
+            "{reason}"
+        );
+    }
+    assert_eq!(service.items("tool_started").await.len(), 2);
+}
+
 #[test]
 fn report_that_fails_blocks_nothing() {
     let service = ServedGate::start("optional");

@@ -1,8 +1,10 @@
 //! Tests that the call is blocked, within the time limit, if the service does not answer with a
 //! clear verdict.
 
+use std::ffi::OsStr;
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
+use std::os::unix::ffi::OsStrExt as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -430,6 +432,26 @@ fn wrong_use_and_wrong_keys_block_the_call() {
             ["wrong-key-0123456789", ""].contains(&value),
             "{stderr}"
         );
+    }
+}
+
+#[test]
+fn variable_that_is_not_utf_8_blocks_the_call() {
+    let service = ServedGate::start("optional");
+    let input = before("t", "ls").to_string();
+    for name in [
+        "HOLDPOINT_URL",
+        "HOLDPOINT_KEY",
+        "HOLDPOINT_GATE",
+        "HOLDPOINT_WAIT",
+    ] {
+        let mut command = service.gate(&["hook", "codex"], "5s");
+        command.env(name, OsStr::from_bytes(b"caf\xe9"));
+        let output = run(command, input.as_bytes());
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{name}: {stderr}");
+        let mistake = format!("{name}: the variable's value is not UTF-8");
+        assert!(stderr.contains(&mistake), "{stderr}");
     }
 }
 

@@ -8,6 +8,7 @@ use holdpoint::store::{
 };
 use holdpoint::task::user::UserIds;
 use macro_rules_attribute::apply;
+use sqlx::Executor as _;
 
 use super::super::notices::{deliveries, notices, want};
 use super::super::store_fixture::{StoreFixture, both, finance, fresh};
@@ -312,4 +313,37 @@ async fn resend_with_a_key_is_done_once_in_a_day_for_every_spelling_of_its_user(
     assert_eq!(stored("ops").await, None);
     assert_eq!(resend("Ops").await, Some(2));
     assert_eq!(resend("ops").await, None);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn simultaneous_resends_of_many_with_one_key_wait_for_locked_deliveries_and_store_their_count()
+ {
+    let fixture = StoreFixture::postgres().await;
+    two(&fixture).await;
+    let claimed = claim(&fixture, 4).await;
+    for one in &claimed {
+        record(&fixture, one, NextState::Dead).await;
+    }
+    let first = claimed.iter().map(|one| one.id).min().unwrap();
+    let mut other = fixture.holding(("delivery", "delivery_id"), first).await;
+    let (dead, key) = (ResendTarget::All(all_dead()), resend_key("ops", "k"));
+    let lets_go = async {
+        fixture.until_locked_out(2).await;
+        other.execute("rollback").await.unwrap();
+    };
+    let (here, there, ()) = tokio::join!(
+        fixture.store.resend_with_key(&dead, &key),
+        fixture.store.resend_with_key(&dead, &key),
+        lets_go
+    );
+    let mut counts = [here.unwrap(), there.unwrap()];
+    counts.sort_unstable();
+    assert_eq!(counts, [None, Some(2)]);
+    let stored = fixture
+        .store
+        .stored_resend("acme", &key.user, RESEND_PATH, "k")
+        .await
+        .unwrap();
+    assert_eq!(stored.map(|stored| stored.count), Some(2));
+    assert_eq!(claim(&fixture, 4).await.len(), 2);
 }
