@@ -248,7 +248,7 @@ impl GateCall {
                 format!("{MAY_HAVE_RUN} A person is asked about the outcome of the call.")
             }
             (GateState::Started, GateDecision::Pending) => match self.repetition {
-                Repetition::Continues => UNDER_WAY.to_owned(),
+                Repetition::Continues => format!("{UNDER_WAY} Ask for it again to get its result."),
                 Repetition::RunsAgain => format!(
                     "{UNDER_WAY} Read it to get its result: the same call without its key is run again."
                 ),
