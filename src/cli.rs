@@ -272,7 +272,10 @@ fn notify(
         let why = format!("no entry of `notify.to` has the name `{name}`; {known}");
         return Err((USAGE_ERROR, why));
     };
-    let milliseconds = pong.took.as_millis();
+    let Some(took) = pong.took else {
+        return Err((FAILED, format!("{name}: {}", pong.problem)));
+    };
+    let milliseconds = took.as_millis();
     let answer = match (pong.status, pong.problem) {
         (Some(status), "") => format!("{status} in {milliseconds} ms"),
         (Some(status), problem) => format!("{status} in {milliseconds} ms: {problem}"),

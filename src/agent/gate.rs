@@ -160,8 +160,9 @@ pub struct ExtAuthz {
     /// The name of the header of the checked request in which the gateway puts the user's groups,
     /// separated by commas. Used only with `user_header`. Default: the user has no groups.
     pub groups_header: Option<String>,
-    /// The name of the header of the checked request that has the session id. Default: no session
-    /// id is read.
+    /// The name of the header of the checked request that has the session id. A call whose header
+    /// is not a session id (1 to 128 of `A-Z a-z 0-9 . _ : -`) is denied. Default: no session id is
+    /// read.
     pub session_header: Option<String>,
     /// Whether requests with JSON-RPC methods other than `tools/call` pass without a check.
     pub pass_others: bool,

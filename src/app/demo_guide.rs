@@ -39,11 +39,10 @@ impl DemoGuide {
     }
 }
 
-/// Returns the name of the database that the guide shows. Returns `None` if the guide must not have
-/// commands: the configuration is not the demonstration, or it has accounts, so that the guide's
-/// commands, which have no key, would be refused.
+/// Returns the name of the database that the guide shows. Returns `None` if the configuration has
+/// accounts: the guide must then have no commands, because they have no key and would be refused.
 fn database(config: &Config) -> Option<String> {
-    if !config.demo || config.auth.is_some() {
+    if config.auth.is_some() {
         return None;
     }
     let url = config.database.url.reveal();
@@ -121,7 +120,7 @@ mod tests {
                 },
                 ..Config::default()
             };
-            let found = database(&config);
+            let found = DemoGuide::of(&config).and_then(|guide| guide.database);
             assert_eq!(found.as_deref(), expected, "{demo} {has_accounts} {url}");
         }
     }

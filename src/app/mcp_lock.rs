@@ -15,7 +15,7 @@ use crate::world::{Clock, SystemClock};
 pub struct ReviewResult {
     /// The differences, as text for the person who reviews the tools.
     pub text: String,
-    /// Whether the servers' tools differ from the lock file.
+    /// Whether the servers' tools or protocol revisions differ from the lock file.
     pub differs: bool,
     /// The new content of the lock file; [`review`] does not write the file.
     pub lock: Lock,
@@ -46,7 +46,7 @@ pub async fn review(
     headers: &http::HeaderMap,
 ) -> anyhow::Result<ReviewResult> {
     let net = Net::new()?;
-    let redactor = config.redactor().merged_with(&header_redactor(headers));
+    let mut redactor = config.redactor().merged_with(&header_redactor(headers));
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let mut lock = config.lock.clone();
     let (mut text, mut differs) = (String::new(), false);
@@ -68,7 +68,8 @@ pub async fn review(
     let servers = config.mcp.iter();
     for (name, settings) in servers.filter(|(name, _)| only.is_none_or(|only| only == *name)) {
         match mcp::list(name, settings, &net, &redactor, &clock, headers).await {
-            Ok(listing) => {
+            Ok((listing, tokens)) => {
+                redactor = redactor.merged_with(&tokens);
                 names.insert(name.clone(), listing.tool_names());
                 listings.push((name, listing));
             }

@@ -24,10 +24,13 @@ const RESPONSE_GRACE: Duration = Duration::from_secs(5);
 /// The minimum time between two proposals of a call that is still pending.
 const MIN_PROPOSAL_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_ANSWER_BYTES: usize = 16 * 1024 * 1024;
-/// The maximum duration of one attempt to send a report. A hook may run for the configured wait
-/// plus `GRACE` (in `cli/gate.rs`). The configured wait may be zero, so this duration must be
-/// shorter than `GRACE`.
+/// The maximum duration of one attempt to send a report.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(6);
+/// The maximum time that [`GateClient::ask`] and then [`GateClient::report`] take beyond the wait of
+/// the ask: for the last answer, for the answer that shows whether a permit is still open, and for
+/// the report.
+pub const MAX_OVERTIME: Duration =
+    Duration::from_secs(2 * RESPONSE_GRACE.as_secs() + REPORT_TIMEOUT.as_secs());
 
 #[derive(Debug, Serialize)]
 pub struct ProposedCall<'c> {

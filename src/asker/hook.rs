@@ -143,7 +143,7 @@ async fn propose_call(
     input: &HookInput<'_>,
 ) -> Result<HookAnswer, String> {
     let (tool, session, context) = (input.tool()?, input.session()?, input.context());
-    let arguments = input.arguments()?;
+    let (key, arguments) = (input.key()?, input.arguments()?);
     let call = ProposedCall {
         gate: client.gate(),
         tool: &tool,
@@ -152,9 +152,22 @@ async fn propose_call(
         context: &context,
         attach: true,
     };
-    let verdict = client.ask(&call, &input.key()?, wait).await;
-    let verdict = verdict.map_err(|error| error.to_string())?;
-    answer_for_verdict(options, &verdict.answer, arguments)
+    let verdict = client.ask(&call, &key, wait).await;
+    let answer = verdict.map_err(|error| error.to_string())?.answer;
+    let mut told = answer_for_verdict(options, &answer, arguments)?;
+    // A Codex hook denies an edited call although it has the permit. Without this report, the
+    // outcome of the call would be unknown once the permit ends.
+    if options.host == Host::Codex && answer.edited && answer.permit.is_some() {
+        let report = AskerReport {
+            key: &key,
+            outcome: "failed",
+            content: Some("The call was not run: a person changed the arguments."),
+        };
+        if let Err(error) = client.report(&report).await {
+            told.stderr = HookAnswer::unreported(&error.to_string()).stderr;
+        }
+    }
+    Ok(told)
 }
 
 /// Translates `answer`, the service's verdict on a call, into the hook's answer to the host.
@@ -179,9 +192,10 @@ pub fn answer_for_verdict(
         },
         ServiceDecision::Pending => {
             let url = answer.request.as_ref().map_or("", |request| &request.url);
-            // A call that was started may be one that an equal call does not continue, so that the
-            // equal call would run the tool once more.
-            let again = if answer.state.as_deref() == Some("started") {
+            // A call that was started, or that is queued, may be one that an equal call does not
+            // continue, so that the equal call would run the tool once more. The service's message
+            // says what to do.
+            let again = if matches!(answer.state.as_deref(), Some("started" | "approved")) {
                 ""
             } else {
                 " Make the same call again, with the same input, to get the answer."

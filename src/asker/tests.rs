@@ -100,8 +100,9 @@ fn denial_has_a_reason_also_if_the_result_is_blank() {
 }
 
 #[test]
-fn denial_of_a_pending_call_advises_to_repeat_it_only_if_it_was_not_started() {
-    for (state, advises) in [("pending", true), ("started", false)] {
+fn denial_of_a_pending_call_advises_to_repeat_it_only_if_it_is_not_queued_or_started() {
+    // A call that is `approved` may be queued. It then starts without an asker.
+    for (state, advises) in [("pending", true), ("approved", false), ("started", false)] {
         let reason = denial_reason(json!({
             "tool": "look", "arguments_text": "{}", "edited": false, "decision": "pending", "state": state, "outcome": null,
             "message": "The service's message.", "by": [], "permit": null, "result": null, "request": null,

@@ -16,7 +16,8 @@ use serde_json::value::RawValue;
 
 use super::{OK, USAGE_ERROR, print, print_error};
 use crate::asker::client::{
-    AskError, AskerReport, AskerVerdict, GateClient, ProposedCall, ServiceAnswer, ServiceDecision,
+    AskError, AskerReport, AskerVerdict, GateClient, MAX_OVERTIME, ProposedCall, ServiceAnswer,
+    ServiceDecision,
 };
 use crate::asker::hook::{self, BLOCK_EXIT_CODE, HookAnswer, HookOptions, Host};
 use crate::asker::hook_input::{HookInput, MAX_INPUT_BYTES, MAX_REPORT_INPUT_BYTES};
@@ -29,9 +30,10 @@ use crate::world::random_bytes;
 const DENIED: u8 = 10;
 /// The exit code for a call that is not decided yet.
 const PENDING: u8 = 11;
-/// The time that a hook may run beyond its wait for a decision. It must exceed `REPORT_TIMEOUT` in
-/// `asker/client.rs`, the maximum duration of one attempt to send a report.
-const GRACE: Duration = Duration::from_secs(8);
+/// The time that a hook may run beyond its wait for a decision. It exceeds the time that its
+/// requests take, because a hook that has an answer must print it. The hosts end a hook later
+/// (`TIMEOUT_MARGIN_SECONDS` in `asker/print.rs`).
+const GRACE: Duration = MAX_OVERTIME.saturating_add(Duration::from_secs(2));
 /// The maximum wait of a hook. The coding agents kill a hook after 600 s.
 const MAX_WAIT: Duration = Duration::from_mins(9);
 /// The maximum number of attempts to send a report, one second apart.
@@ -332,8 +334,7 @@ impl Runner<'_> {
         };
         if answer.edited {
             let why = "The command was not run: a person changed the arguments.";
-            self.report(answer, "failed", why);
-            return Err(why.to_owned());
+            return self.report_failure(answer, "failed", why.to_owned());
         }
         let Some((program, arguments)) = command.split_first() else {
             return Err("There is no command.".to_owned());
@@ -347,19 +348,29 @@ impl Runner<'_> {
             Ok(mut child) => child.wait(),
             Err(error) => {
                 let why = format!("The command could not be started: {error}");
-                self.report(answer, "failed", &why);
-                return Err(why);
+                return self.report_failure(answer, "failed", why);
             }
         };
-        // `wait` fails if this process has inherited an ignored SIGCHLD. The command was started,
-        // so it may have had its effect.
-        ended
-            .map(|status| self.report_exit(answer, status))
-            .map_err(|error| {
+        match ended {
+            Ok(status) => Ok(self.report_exit(answer, status)),
+            // `wait` fails if this process has inherited an ignored SIGCHLD. The command was
+            // started, so it may have had its effect.
+            Err(error) => {
                 let why = format!("The command was started, but its end is not known: {error}");
-                self.report(answer, "unknown", &why);
-                why
-            })
+                self.report_failure(answer, "unknown", why)
+            }
+        }
+    }
+
+    /// Reports `outcome` with the reason `why`. Returns `why` as the error.
+    fn report_failure(
+        &self,
+        answer: &ServiceAnswer,
+        outcome: &'static str,
+        why: String,
+    ) -> Result<u8, String> {
+        self.report(answer, outcome, &why);
+        Err(why)
     }
 
     /// Reports how the command ended. Returns the exit code that a shell would return.

@@ -22,7 +22,7 @@ pub(super) struct LockOptions {
     /// Review only the server with this name.
     #[arg(long, value_name = "NAME")]
     server: Option<String>,
-    /// Write nothing; exit with 1 if the servers' tools differ from the lock file.
+    /// Write nothing; exit with 1 if the servers' tools or revisions differ from the lock file.
     #[arg(long)]
     check: bool,
     /// Write the lock file without asking.
@@ -71,8 +71,8 @@ pub(super) fn run(command: &Mcp, environment: &Environment) -> Result<u8, Comman
     finish(options, &path, &reviewed)
 }
 
-/// Writes the lock file if the servers' tools differ from it and the person agrees, by `--yes` or
-/// at the prompt. Returns an error if the person does not agree. With `--check`, writes nothing and
+/// Writes the lock file if the servers differ from it and the person agrees, by `--yes` or at the
+/// prompt. Returns an error if the person does not agree. With `--check`, writes nothing and
 /// returns an error if there is a difference.
 fn finish(
     options: &LockOptions,

@@ -1,7 +1,7 @@
 //! Finds mistakes in `server`, `database`, `secrets`, `credentials`, `models` and `default_agent`,
 //! and calls the checks of the other sections (`check_….rs`).
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use url::Url;
@@ -11,6 +11,7 @@ use super::{
     Config, check_gates, check_links, check_notify, check_parts, check_people, check_reach,
     check_rule_order, check_rules,
 };
+use crate::http::server::origin::is_local;
 use crate::http::server::settings::{ServerSettings, address};
 use crate::model::{self, Provider};
 use crate::net::plain_http_url;
@@ -67,7 +68,7 @@ fn metrics(config: &Config, mistakes: &mut Mistakes) {
                 "without `auth` the service listens on loopback only, for its metrics too",
             );
         }
-        Some(address) if config.auth.is_none() && !is_answered(address) => {
+        Some(address) if config.auth.is_none() && !is_answered(address.ip()) => {
             mistakes.add(&place, UNANSWERED_HOST);
         }
         Some(_) => {}
@@ -131,10 +132,10 @@ fn server(config: &mut Config, root: &Node, mistakes: &mut Mistakes) {
 }
 
 /// Whether a service without accounts, which checks the host of each request, answers to clients
-/// that name this address.
-fn is_answered(address: SocketAddr) -> bool {
-    let ip = address.ip();
-    ip == IpAddr::V4(Ipv4Addr::LOCALHOST) || ip == IpAddr::V6(Ipv6Addr::LOCALHOST)
+/// that name this IP.
+fn is_answered(ip: IpAddr) -> bool {
+    // Unlike the text of an IP, the text of an address has an IPv6 in brackets, as a `Host` has.
+    is_local(&SocketAddr::new(ip, 0).to_string())
 }
 
 const UNANSWERED_HOST: &str = "without `auth` the service answers only to the hosts `localhost`, `127.0.0.1` and `[::1]`: listen on `127.0.0.1` or `[::1]`";
@@ -159,7 +160,7 @@ fn listen(config: &Config, root: &Node, address: Option<SocketAddr>, mistakes: &
                 mistakes.add(&["server", "listen"], detail);
             }
         }
-        Some(address) if config.auth.is_none() && !is_answered(address) => {
+        Some(address) if config.auth.is_none() && !is_answered(address.ip()) => {
             mistakes.add(&["server", "listen"], UNANSWERED_HOST);
         }
         Some(_) => {}

@@ -6,8 +6,11 @@ use std::collections::BTreeSet;
 use super::Config;
 use super::check_parts::{check_name, check_single_key};
 use super::check_people::are_accounts_unreadable;
+use super::check_rules::matching_tools;
 use super::tree::Node;
+use crate::agent::gate::OtherTools;
 use crate::notify::settings::{CHANNELS, EntrySettings};
+use crate::policy::Rule;
 use crate::world::Mistakes;
 
 /// The only tenant in a service without accounts.
@@ -44,6 +47,28 @@ pub(super) fn complete_tenants(config: &mut Config) {
     for entry in entries.filter(|entry| entry.tenants.is_empty()) {
         entry.tenants.clone_from(&all);
     }
+}
+
+/// Whether one of these agents or gates, or an agent below one of them, may propose a call of a tool
+/// that the rule matches. Always true if `agents` is empty, because an entry without `agents` gets
+/// messages about every agent.
+pub(super) fn may_propose_calls_of(config: &Config, agents: &[String], rule: &Rule) -> bool {
+    let proposes = |agent: &String| {
+        let below = config.agents_below(agent).into_iter();
+        let below: Vec<_> = below.filter_map(|name| config.agents.get(name)).collect();
+        let subs = below.iter().flat_map(|agent| &agent.sub_agents);
+        let mut callable = config.tools_below(agent);
+        callable.extend(subs.map(|sub| sub.agent.as_str()));
+        let is_offered = |pattern: &String| {
+            let found = matching_tools(pattern, callable.iter().copied());
+            let mut human = below.iter().flat_map(|agent| &agent.human);
+            found.is_some_and(|found| !found.is_empty()) || human.any(|kind| kind.tool() == pattern)
+        };
+        let gate = config.gates.get(agent);
+        gate.is_some_and(|gate| gate.other_tools == OtherTools::Judge)
+            || rule.tools.iter().any(is_offered)
+    };
+    agents.is_empty() || agents.iter().any(proposes)
 }
 
 pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::Config;
-use super::check_notify::tenants;
+use super::check_notify::{may_propose_calls_of, tenants};
 use super::check_people::{approvers_of, are_approvers_unreadable, has_broken, question_kinds};
 use super::tree::Node;
 use crate::notify::entry::user_as_caller;
@@ -19,6 +19,8 @@ use crate::people::authorization::may_decide;
 use crate::people::directory::Directory;
 use crate::people::person::Person;
 use crate::policy::{Decide, Rule};
+use crate::task::request::RequestKind;
+use crate::task::units::format_duration;
 use crate::task::verdict::{Approvers, Terms};
 use crate::world::Mistakes;
 
@@ -64,6 +66,7 @@ pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
         }
         if are_terms_known {
             reach.check_selection(entry, &place, mistakes);
+            reach.check_gather(entry, &place, mistakes);
         }
         if let Some(mail) = &entry.mail
             && (are_approvers_known || names_nobody(&mail.to))
@@ -124,6 +127,33 @@ impl<'c> Reach<'c> {
                 let detail = format!("no rule lets `{name}` decide a question of this entry");
                 mistakes.warn(&place, detail);
             }
+        }
+    }
+
+    /// Warns of the first rule whose questions may be over before their messages are sent, because
+    /// the entry's `gather` is as long as the time that is left for an answer.
+    fn check_gather(&self, entry: &EntrySettings, place: &[&str], mistakes: &mut Mistakes) {
+        let gather = entry.gather_interval();
+        let time_left = |expires_in: Duration| {
+            let Some(when) = entry.when else {
+                return Some(expires_in);
+            };
+            Some(expires_in.saturating_sub(when.reminder_delay(Some(expires_in))?))
+        };
+        let may_be_over = |terms: &&QuestionTerms<'_>| {
+            let left = terms.expires_in.and_then(time_left);
+            left.is_some_and(|left| left <= gather) && self.selects_in_any_tenant(entry, terms)
+        };
+        let is_asked = |rule: &&Rule| may_propose_calls_of(self.config, &entry.agents, rule);
+        let over = self.terms.iter().filter(may_be_over);
+        if let Some(rule) = over.filter_map(|terms| terms.rule).find(is_asked) {
+            let detail = format!(
+                "a question of the rule `{}` may be over before its message is sent, which is up to {} after an earlier \
+                 message: shorten `gather`",
+                rule.name,
+                format_duration(gather)
+            );
+            mistakes.warn(&[place, &["gather"]].concat(), detail);
         }
     }
 
@@ -227,11 +257,19 @@ impl<'c> Reach<'c> {
     fn recipient_names(&self, terms: &QuestionTerms<'_>) -> Vec<String> {
         let mut all = Vec::new();
         for entry in &self.config.notify.to {
+            let is_asked = |rule| may_propose_calls_of(self.config, &entry.agents, rule);
+            if !terms.rule.is_none_or(is_asked) {
+                continue;
+            }
+            let name = match entry.agents.join(" or ") {
+                agents if agents.is_empty() => entry.name.clone(),
+                agents => format!("{} for calls of {agents}", entry.name),
+            };
             if let Some(mail) = &entry.mail {
                 let people = self.mailed_people(entry, &mail.to, terms).into_iter();
-                all.extend(people.map(|person| format!("{} ({})", person.user, entry.name)));
+                all.extend(people.map(|person| format!("{} ({name})", person.user)));
             } else if entry.sends_new_questions() && self.selects_in_any_tenant(entry, terms) {
-                all.push(entry.name.clone());
+                all.push(name);
             }
         }
         all
@@ -350,16 +388,16 @@ impl Config {
 }
 
 fn all_question_terms(config: &Config) -> Vec<QuestionTerms<'_>> {
-    let has_questions =
-        |rule: &&Rule| rule.decide == Decide::Hold || !question_kinds(config, rule).is_empty();
-    let rules = config.policy.iter().filter(has_questions);
-    let mut all: Vec<QuestionTerms<'_>> = rules
-        .map(|rule| QuestionTerms {
+    let of_rules = config.policy.iter().filter_map(|rule| {
+        let kinds = question_kinds(config, rule);
+        let has_questions = rule.decide == Decide::Hold || !kinds.is_empty();
+        has_questions.then(|| QuestionTerms {
             rule: Some(rule),
-            approvers: question_approvers(config, rule),
+            approvers: question_approvers(rule, &kinds),
             expires_in: rule.terms().expires_in,
         })
-        .collect();
+    });
+    let mut all: Vec<QuestionTerms<'_>> = of_rules.collect();
     let defaults = Terms::default();
     all.push(QuestionTerms {
         rule: None,
@@ -369,11 +407,10 @@ fn all_question_terms(config: &Config) -> Vec<QuestionTerms<'_>> {
     all
 }
 
-/// Returns the approvers of a rule's questions. If all questions of the rule have the same kind,
+/// Returns the approvers of a rule's questions, whose kinds are `kinds`. If this is a single kind,
 /// the rule and this kind determine whether the approvers may answer by link (see
 /// [`approvers_of`]). Otherwise the rule alone determines this.
-fn question_approvers(config: &Config, rule: &Rule) -> Approvers {
-    let kinds = question_kinds(config, rule);
+fn question_approvers(rule: &Rule, kinds: &BTreeSet<RequestKind>) -> Approvers {
     match kinds.first() {
         Some(kind) if kinds.len() == 1 => approvers_of(rule, *kind),
         _ => rule.approvers.approvers(),

@@ -207,7 +207,7 @@ pub(super) fn check_remembered_conditions(
 
 /// Returns the names in `callable` that match a pattern; `None` if the pattern is not valid. A
 /// rule's glob never matches a `request_…` tool, so `callable` must contain no such tool.
-fn matching_tools<'t>(
+pub(super) fn matching_tools<'t>(
     pattern: &str,
     callable: impl IntoIterator<Item = &'t str>,
 ) -> Option<Vec<&'t str>> {

@@ -82,19 +82,25 @@ impl Config {
     /// Returns the tools of an agent and of all agents below it, each once. `agent` may also name a
     /// gate, which has tools and no agents below it.
     pub(super) fn tools_below<'c>(&'c self, agent: &'c str) -> BTreeSet<&'c str> {
-        let (mut seen, mut waiting) = (BTreeSet::new(), vec![agent]);
         let gate = self.gates.get(agent).into_iter();
-        let mut tools: BTreeSet<_> = gate
-            .flat_map(|gate| gate.tools.iter().map(String::as_str))
-            .collect();
+        let of_gate = gate.flat_map(|gate| &gate.tools);
+        let below = self.agents_below(agent).into_iter();
+        let agents = below.filter_map(|name| self.agents.get(name));
+        let of_agents = agents.flat_map(|agent| &agent.tools);
+        of_gate.chain(of_agents).map(String::as_str).collect()
+    }
+
+    /// Returns the agent of this name and all agents below it, each once. Returns none if there is
+    /// no agent of this name.
+    pub(super) fn agents_below<'c>(&'c self, agent: &'c str) -> BTreeSet<&'c str> {
+        let (mut found, mut waiting) = (BTreeSet::new(), vec![agent]);
         while let Some(name) = waiting.pop() {
-            let Some(agent) = self.agents.get(name).filter(|_| seen.insert(name)) else {
+            let Some(agent) = self.agents.get(name).filter(|_| found.insert(name)) else {
                 continue;
             };
-            tools.extend(agent.tools.iter().map(String::as_str));
             waiting.extend(agent.sub_agents.iter().map(|sub| sub.agent.as_str()));
         }
-        tools
+        found
     }
 
     /// Returns each credential that the tools of an agent, or of the agents below it, take. Each

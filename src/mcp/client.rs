@@ -34,7 +34,7 @@ const MAX_REQUESTS: u32 = 100;
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 /// The maximum number of concurrent calls to one server. The limit bounds the memory of the
 /// answers, each of which may have 16 MiB.
-const MAX_CALLS: usize = 16;
+pub(super) const MAX_CALLS: usize = 16;
 
 /// A server's answer to `tools/list`, over all pages.
 #[derive(Clone, Debug)]
@@ -271,11 +271,16 @@ impl Client {
     /// long. The error is the reason, and contains no URL and no value of a header.
     pub(crate) async fn list(&self, headers: &HeaderMap) -> Result<ToolListing, String> {
         match &self.connection {
-            Connection::Http(http) => {
-                let listed = tokio::time::timeout(LIST_TIMEOUT, http.list(headers)).await;
-                listed.unwrap_or_else(|_| Err(LIST_TIMED_OUT.to_owned()))
-            }
+            Connection::Http(http) => http.list(headers, Instant::now() + LIST_TIMEOUT).await,
             Connection::Stdio(stdio) => stdio.list().await,
+        }
+    }
+
+    /// Returns a redactor for the tokens with which the client signs in at an HTTP server.
+    pub(super) fn token_redactor(&self) -> Redactor {
+        match &self.connection {
+            Connection::Http(http) => http.token_redactor(None),
+            Connection::Stdio(_) => Redactor::default(),
         }
     }
 

@@ -91,6 +91,18 @@ impl Comparisons {
         comparison
     }
 
+    /// Whether the comparison for `headers` has succeeded and is recorded as the last comparison
+    /// that `task` used.
+    pub(super) fn is_compared(&self, task: Option<TaskId>, headers: &HeaderMap) -> bool {
+        let kept = self.0.lock();
+        let known = kept.by_headers.get(&headers_digest(headers));
+        let used = kept.by_task.get(&task);
+        known.zip(used).is_some_and(|(known, (_, used))| {
+            let is_used = std::ptr::eq(known.as_ptr(), Arc::as_ptr(used));
+            is_used && used.state.lock().compared_at.is_some()
+        })
+    }
+
     #[cfg(test)]
     pub(super) fn counts(&self) -> (usize, usize) {
         let kept = self.0.lock();

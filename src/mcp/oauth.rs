@@ -1,6 +1,7 @@
 //! Fetches access tokens for MCP servers with OAuth 2.0 client credentials (RFC 6749, section 4.4).
 //! Tokens are kept in memory and never stored.
 
+use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::time::Duration;
 
@@ -10,9 +11,11 @@ use serde::Deserialize;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
+use super::client::MAX_CALLS;
 use super::settings::OAuth;
 use crate::net::{NO_ANSWER_IN_TIME, Net, NetFailure, next_bytes, send_request};
 use crate::secret::{Redactor, Secret};
+use crate::world::Locked;
 
 /// A cached token is no longer used if it expires within this time. A new token is then fetched.
 const RENEWAL_MARGIN: Duration = Duration::from_mins(1);
@@ -20,6 +23,9 @@ const RENEWAL_MARGIN: Duration = Duration::from_mins(1);
 const DEFAULT_LIFETIME: Duration = Duration::from_mins(5);
 const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_ANSWER_BYTES: usize = 64 * 1024;
+/// The maximum number of tokens that are kept for the redaction after they were issued. The calls
+/// in flight may all have tokens of their own, and so may the listings beside them.
+const MAX_ISSUED: usize = 2 * MAX_CALLS;
 /// The characters that are escaped in a form (WHATWG URL, "application/x-www-form-urlencoded").
 const FORM_ESCAPES: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
@@ -33,6 +39,20 @@ const FORM_ESCAPES: &AsciiSet = &NON_ALPHANUMERIC
 pub(super) struct Tokens {
     settings: OAuth,
     cached: Mutex<Option<AccessToken>>,
+    issued: Locked<IssuedTokens>,
+}
+
+/// The tokens that have not expired, the newest last. A server may quote a token after a newer token
+/// has replaced it.
+#[derive(Debug, Default)]
+struct IssuedTokens(VecDeque<IssuedToken>);
+
+#[derive(Debug)]
+struct IssuedToken {
+    text: Secret<String>,
+    expires_at: Instant,
+    /// Finds this token alone. One redactor for all tokens would be built anew for each new token.
+    redactor: Redactor,
 }
 
 #[derive(Debug)]
@@ -53,6 +73,7 @@ impl Tokens {
         Self {
             settings,
             cached: Mutex::default(),
+            issued: Locked::default(),
         }
     }
 
@@ -71,8 +92,18 @@ impl Tokens {
         let late = |_| Err(format!("the token endpoint: {NO_ANSWER_IN_TIME}"));
         let token = fetched.unwrap_or_else(late)?;
         let text = token.text.clone();
+        self.issued.lock().add(&token, Instant::now());
         *cached = Some(token);
         Ok(text)
+    }
+
+    /// Returns a redactor for the tokens that have not expired, the last [`MAX_ISSUED`] at most, and
+    /// for the token `used` of a request, which may be older.
+    pub(super) fn redactor(&self, used: Option<&Secret<String>>) -> Redactor {
+        let issued = self.issued.lock();
+        let older = used.filter(|used| issued.0.iter().all(|issued| issued.text != **used));
+        let redactors = issued.0.iter().map(|issued| &issued.redactor);
+        redactors.fold(token_redactor(older), |all, one| all.merged_with(one))
     }
 
     /// Removes the token `refused` from the cache. If the cache holds a newer token, keeps the
@@ -141,6 +172,21 @@ impl Tokens {
     }
 }
 
+impl IssuedTokens {
+    fn add(&mut self, token: &AccessToken, now: Instant) {
+        self.0
+            .retain(|issued| issued.text != token.text && now < issued.expires_at);
+        self.0.push_back(IssuedToken {
+            text: token.text.clone(),
+            expires_at: token.until + RENEWAL_MARGIN,
+            redactor: token_redactor([&token.text]),
+        });
+        if self.0.len() > MAX_ISSUED {
+            self.0.pop_front();
+        }
+    }
+}
+
 /// Returns the value of the header `Authorization` for a token; `None` if a header cannot hold the
 /// token.
 pub(super) fn bearer(token: &Secret<String>) -> Option<HeaderValue> {
@@ -149,10 +195,10 @@ pub(super) fn bearer(token: &Secret<String>) -> Option<HeaderValue> {
     Some(value)
 }
 
-/// Returns a redactor for the secrets of `redactor` and the server's token.
-pub(super) fn with_token_redacted(redactor: &Redactor, token: Option<&Secret<String>>) -> Redactor {
-    let token = token.map(|token| ("the server's token", token));
-    redactor.merged_with(&Redactor::new(token))
+/// Returns a redactor for these tokens.
+fn token_redactor<'t>(tokens: impl IntoIterator<Item = &'t Secret<String>>) -> Redactor {
+    let tokens = tokens.into_iter();
+    Redactor::new(tokens.map(|token| ("the server's token", token)))
 }
 
 #[cfg(test)]

@@ -38,10 +38,11 @@ pub struct Review {
     pub locked: LockedServer,
 }
 
-/// Compares the tools that a server lists with `old`, the server's entry in the lock file. The
-/// review warns if a text mentions a tool of another server; `others` maps the names of such tools
-/// to their servers. If a definition contains a secret known to `redactor`, the new entry
-/// ([`Review::locked`]) leaves out the tool, because the lock file is under version control.
+/// Compares the tools that a server lists, and the revision that it speaks, with `old`, the
+/// server's entry in the lock file. The review warns if a text mentions a tool of another server;
+/// `others` maps the names of such tools to their servers. If a definition contains a secret known
+/// to `redactor`, the new entry ([`Review::locked`]) leaves out the tool, because the lock file is
+/// under version control.
 pub(crate) fn review(
     name: &str,
     old: Option<&LockedServer>,
@@ -54,18 +55,23 @@ pub(crate) fn review(
     let none = BTreeMap::new();
     let known = old.map_or(&none, |old| &old.tools);
     let mut lines = differences(known, &tools, others);
-    let differs = !lines.0.is_empty();
+    let revision = listing.revision.as_str();
+    let earlier = old.map(|old| old.protocol.as_str());
+    let earlier = earlier.filter(|earlier| *earlier != revision);
+    let differs = earlier.is_some() || !lines.0.is_empty();
     for (tool, why) in &skipped {
         lines.add("skipped", tool, std::slice::from_ref(why));
     }
     let server = ["name", "version"]
         .map(|member| display_member(&listing.server, member))
         .join(" ");
-    let revision = listing.revision.as_str();
+    let earlier = earlier.map_or_else(String::new, |earlier| {
+        format!(" (in the lock file {})", visible(earlier))
+    });
     let state = if differs { "" } else { ", as in the lock file" };
     let count = tools.len();
     let text = format!(
-        "{name}: {server}, revision {revision}, {count} tools{state}\n{}",
+        "{name}: {server}, revision {revision}{earlier}, {count} tools{state}\n{}",
         lines.0
     );
     let locked = match old {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, watch};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::child::{Child, Pending};
@@ -36,7 +36,8 @@ const MAX_PAUSE: Duration = Duration::from_mins(1);
 const FAILURES_UNTIL_DOWN: u32 = 5;
 /// The error text if the child ended before the request was written.
 const PROCESS_ENDED: &str = "its process had ended";
-/// The error text if a request waited until its timeout for the writes of other messages.
+/// The error text if a request was not written before its timeout: it waited for the writes of
+/// other messages, or for the start of the child.
 const BUSY: &str = "its process did not read its input in time";
 const ANSWER_LOST: &str = "its process ended before it answered";
 /// The error text if the service shuts down before the child has started.
@@ -178,7 +179,7 @@ impl Stdio {
     /// Sends one request of an attempt at a call, and waits for the answer. `request_index` counts
     /// the requests of the attempt from 0. Request 0 is sent only if `call.permit` holds right
     /// before its first byte. A later request is sent without this check, because request 0 has
-    /// already sent the call.
+    /// already sent the call, but only before the end of `within`: the caller's attempt ends then.
     pub(super) async fn call(
         &self,
         call: &McpCall<'_>,
@@ -190,7 +191,7 @@ impl Stdio {
         // The time `within` begins now, or at the permit's decision if that comes later.
         let earliest_end = Instant::now() + within;
         loop {
-            let session = match self.session().await {
+            let session = match self.session_for(request_index, earliest_end).await {
                 Ok(session) => session,
                 Err(why) => return McpOutcome::NotSent(why),
             };
@@ -205,9 +206,10 @@ impl Stdio {
             };
             let until = earliest_end.max(decided + within);
             let mut refused = false;
+            let is_first = request_index == 0;
             let may_send = || {
-                refused = request_index == 0 && !call.permit.holds();
-                !refused
+                refused = is_first && !call.permit.holds();
+                !refused && (is_first || Instant::now() < until)
             };
             match session.child.write(&text, until, may_send).await {
                 Ok(()) => {}
@@ -229,9 +231,8 @@ impl Stdio {
                 }
                 Some(None) => McpOutcome::Unknown(ANSWER_LOST.to_owned()),
                 None => {
-                    let redactor = call.redactor.clone();
                     let declined = resume.map_or_else(Vec::new, |resume| resume.declined.clone());
-                    let late = late_answer(pending, redactor, declined);
+                    let late = late_answer(pending, call.redactor.clone(), declined);
                     call.late.put(Box::pin(late));
                     self.cancel_call(session, &id).await;
                     McpOutcome::Unknown(NO_ANSWER_IN_TIME.to_owned())
@@ -333,6 +334,22 @@ impl Stdio {
         }
     }
 
+    /// Returns the child for a request of an attempt, as [`Self::session`] does for request 0. For a
+    /// later request, starts no child, because the start could take longer than the attempt. Waits
+    /// for a start in progress until the end of the attempt (`until`).
+    ///
+    /// # Errors
+    /// Fails if there is no such child. The error is the reason.
+    async fn session_for(&self, request_index: u32, until: Instant) -> Result<Session, String> {
+        if request_index == 0 {
+            return self.session().await;
+        }
+        let running = timeout_at(until, self.running.lock()).await;
+        let session = running.map_err(|_| BUSY)?.session.clone();
+        let session = session.filter(|session| !session.child.has_ended());
+        session.ok_or_else(|| PROCESS_ENDED.to_owned())
+    }
+
     async fn start(&self) -> Result<Session, String> {
         let (program, working_dir, environment) = &self.command;
         let environment = environment.iter();
@@ -365,9 +382,13 @@ impl Stdio {
     /// Finds out which revision the server speaks. For an older revision, initializes a session.
     async fn begin(&self, session_of: impl Fn(Revision) -> Session) -> Result<Session, String> {
         let newest = session_of(Revision::July2026);
-        if self.hint.is_none_or(Revision::is_stateless)
-            && let Some(begun) = self.discover(&newest).await
-        {
+        let discovered = if self.hint.is_none_or(Revision::is_stateless) {
+            self.discover(&newest).await
+        } else {
+            Ok(None)
+        };
+        let was_silent = discovered.is_err();
+        if let Ok(Some(begun)) = discovered {
             return Ok(begun);
         }
         let older = session_of(Revision::November2025);
@@ -378,7 +399,7 @@ impl Stdio {
             // Perhaps the server speaks only the stateless revision (2026-07-28). The code above
             // skips `discover` if `hint` is an older revision, and `discover` fails if the server
             // is not ready yet.
-            Err(why) => return self.discover(&newest).await.ok_or(why),
+            Err(why) => return self.discover(&newest).await.ok().flatten().ok_or(why),
         };
         let begun = Session {
             revision,
@@ -389,18 +410,25 @@ impl Stdio {
         let until = Instant::now() + within;
         let wrote = begun.child.write(&done, until, || true).await;
         wrote.map_err(|_| unwritten_reason(until))?;
+        // Perhaps the server was still starting when it was silent.
+        if was_silent && let Ok(Some(discovered)) = self.discover(&newest).await {
+            return Ok(discovered);
+        }
         Ok(begun)
     }
 
     /// Returns the session if the server speaks the stateless revision (2026-07-28); otherwise
     /// `None`.
-    async fn discover(&self, newest: &Session) -> Option<Session> {
+    ///
+    /// # Errors
+    /// Fails if the server does not answer, which says nothing about its revision.
+    async fn discover(&self, newest: &Session) -> Result<Option<Session>, String> {
         let request = RpcRequest::new("", "server/discover");
-        let answer = self.ask(newest, request, self.limits.probe).await.ok()?;
-        is_stateless(&answer).then(|| Session {
+        let answer = self.ask(newest, request, self.limits.probe).await?;
+        Ok(is_stateless(&answer).then(|| Session {
             server: server_info(&answer),
             ..newest.clone()
-        })
+        }))
     }
 
     /// Sends a request that calls no tool, under a fresh id. Waits at most `within` for the answer.

@@ -3,6 +3,7 @@
 //! A `tools/call` is sent again only if its answer proves that the call was not executed. No
 //! outcome contains a known secret. The client's own texts contain no URL and no header's value.
 
+mod begin;
 mod conversations;
 
 use std::collections::BTreeSet;
@@ -15,28 +16,27 @@ use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName
 use reqwest::{Method, Request as HttpRequest, StatusCode};
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 use url::Url;
 
 use self::conversations::{Context, Conversation, Conversations, Renewal, end_sessions};
-use super::client::{McpCall, McpOutcome, ToolListing, spawn_background};
+use super::client::{LIST_TIMED_OUT, McpCall, McpOutcome, ToolListing, spawn_background};
 use super::content::outcome;
 use super::listing::Pages;
-use super::oauth::{Tokens, bearer, with_token_redacted};
+use super::oauth::{Tokens, bearer};
 use super::param_headers::{encode_header_value, param_headers};
 use super::reader::{HttpReply, MAX_QUEUED_REQUESTS, ReplyReader};
 use super::refusal::{is_gateway, refusal, without_answer};
 use super::settings::OAuth;
-use super::wire::{
-    Revision, RpcAnswer, RpcRequest, initialized, is_stateless, is_unsupported, reply, server_info,
-};
+use super::wire::{Revision, RpcAnswer, RpcRequest, reply};
 use crate::net::{self, Net, ResponseSink as _, SendPermit};
+use crate::secret::{Redactor, Secret};
 use crate::task::elicitation::Resume;
 use crate::tool::arguments;
 use crate::tool::headers::headers_digest;
 use crate::world::Locked;
 
-/// The maximum time for an answer that begins a conversation or lists a page of tools.
+/// The maximum time for an answer that begins a conversation.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
 /// The maximum time for the answer to `server/discover`, which older servers may never give.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -86,27 +86,41 @@ impl Streamable {
         }
     }
 
-    pub(super) async fn list(&self, headers: &HeaderMap) -> Result<ToolListing, String> {
+    /// Lists the server's tools. Gives up at the time `until`.
+    pub(super) async fn list(
+        &self,
+        headers: &HeaderMap,
+        until: Instant,
+    ) -> Result<ToolListing, String> {
+        let late = |_| LIST_TIMED_OUT.to_owned();
         let mut renewed = BTreeSet::new();
         loop {
-            let context = self.context(headers).await?;
+            let context = timeout_at(until, self.context(headers)).await;
+            let context = context.map_err(late)??;
             let mut pages = Pages::default();
             let refused = loop {
                 let id = pages.id();
                 let mut request = RpcRequest::new(&id, "tools/list");
                 request.params.extend(pages.cursor());
-                let reply = self.ask(&context, &request, REQUEST_TIMEOUT).await?;
+                let reply = timeout_at(until, self.exchange(&context, &request)).await;
+                // The server may have lost the session, as in `call`.
+                let forget = |_: &String| self.forget(headers, &context);
+                let reply = reply.map_err(late).flatten().inspect_err(forget)?;
                 let refused = context.refused_part(reply.status);
                 let Some(answer) = reply.answer.filter(|_| refused.is_none()) else {
                     break reply.status;
                 };
-                if !pages.add(answer)? {
+                if !pages.add(answer).inspect_err(forget)? {
                     let server = self.server.lock().clone();
                     return Ok(pages.listing(context.conversation.revision, server));
                 }
             };
-            let renewal = self.renew(headers, &context, refused).await;
+            let renewal = self.renew(headers, &context, refused, until).await;
             if renewal.is_none_or(|renewal| !renewed.insert(renewal)) {
+                // A server that refuses the headers or is busy still has the session.
+                if refused.is_success() || refused.is_server_error() {
+                    self.forget(headers, &context);
+                }
                 return Err(refusal(refused, &context.headers));
             }
         }
@@ -128,17 +142,14 @@ impl Streamable {
         loop {
             let began = Instant::now();
             let context = tokio::time::timeout(within, self.context(&call.headers)).await;
-            let late = |_| Err(net::NO_ANSWER_IN_TIME.to_owned());
-            let context = match context.unwrap_or_else(late) {
+            let context = match context.unwrap_or_else(|_| Err(net::NO_ANSWER_IN_TIME.to_owned())) {
                 Ok(context) => context,
                 Err(why) => return McpOutcome::NotSent(why),
             };
             within = within.saturating_sub(began.elapsed());
             let began = Instant::now();
-            let reply = match self
-                .send(&context, call, resume, within, request_index)
-                .await
-            {
+            let sent = self.send(&context, call, resume, within, request_index);
+            let reply = match sent.await {
                 Ok(reply) => reply,
                 Err(failure) => {
                     // A server that has lost the session may fail like this instead of answering
@@ -154,7 +165,8 @@ impl Streamable {
             // The call is sent again only if the server certainly did not execute it. A status 400
             // does not prove this. An answer with the request's id proves this only if the answer
             // is a refusal (`RpcAnswer::is_refusal`).
-            let renewal = self.renew(&call.headers, &context, status).await;
+            let until = began + within;
+            let renewal = self.renew(&call.headers, &context, status, until).await;
             let was_read =
                 reply.has_request_id && !reply.answer.as_ref().is_some_and(RpcAnswer::is_refusal);
             let is_unexecuted = !was_read && status != StatusCode::BAD_REQUEST;
@@ -164,7 +176,8 @@ impl Streamable {
                 within = within.saturating_sub(began.elapsed());
                 continue;
             }
-            let redactor = with_token_redacted(call.redactor, context.token.as_ref());
+            let tokens = self.token_redactor(context.token.as_ref());
+            let redactor = call.redactor.merged_with(&tokens);
             return match reply.answer {
                 Some(answer @ RpcAnswer::Result(_)) if status.is_success() => {
                     call.store_raw_result(&answer, reply.raw.as_deref(), &redactor);
@@ -176,6 +189,12 @@ impl Streamable {
                 Some(_) | None => without_answer(status, reply.is_event_stream, &context.headers),
             };
         }
+    }
+
+    /// Returns a redactor for the server's tokens (see [`Tokens::redactor`]).
+    pub(super) fn token_redactor(&self, used: Option<&Secret<String>>) -> Redactor {
+        let tokens = self.tokens.as_ref();
+        tokens.map_or_else(Redactor::default, |tokens| tokens.redactor(used))
     }
 
     /// Ends the sessions of all kept conversations. The requests that end them have the headers
@@ -256,7 +275,8 @@ impl Streamable {
             if failure != refusal(status, &unbegun.headers) {
                 return Err(failure);
             }
-            let renewal = self.renew(operator, &unbegun, status).await;
+            let until = Instant::now() + REQUEST_TIMEOUT;
+            let renewal = self.renew(operator, &unbegun, status, until).await;
             if renewed || renewal.is_none() {
                 return Err(failure);
             }
@@ -264,88 +284,22 @@ impl Streamable {
         }
     }
 
-    /// Begins a conversation in the stateless revision (2026-07-28). If the server does not speak
-    /// that revision, initializes a session in an older revision. If the server spoke an older
-    /// revision at the review (`hint`), tries to initialize a session first.
-    async fn begin(&self, unbegun: &Context) -> Result<Conversation, String> {
-        let older_first = self.hint.is_some_and(|hint| !hint.is_stateless());
-        if !older_first && let Some(conversation) = self.discover(unbegun).await? {
-            return Ok(conversation);
-        }
-        match self.initialize(unbegun).await {
-            Err(failure) if older_first => self.discover(unbegun).await?.ok_or(failure),
-            begun => begun,
-        }
-    }
-
-    /// Returns a conversation in the stateless revision (2026-07-28); `None` if the server does not
-    /// speak that revision.
-    async fn discover(&self, unbegun: &Context) -> Result<Option<Conversation>, String> {
-        let newest = unbegun.with(Conversation::new(Revision::July2026));
-        let mut answer = self.probe(&newest).await?;
-        if answer.as_ref().is_some_and(is_unsupported) {
-            // A server may refuse the revision as unsupported, and yet list it as supported in the
-            // same error. So the probe is repeated once with the same revision.
-            answer = self.probe(&newest).await?;
-        }
-        let answer = answer.filter(is_stateless);
-        Ok(answer.map(|answer| {
-            *self.server.lock() = server_info(&answer);
-            newest.conversation
-        }))
-    }
-
-    /// Initializes a session with a server that speaks an older, stateful revision of MCP.
-    async fn initialize(&self, unbegun: &Context) -> Result<Conversation, String> {
-        let older = unbegun.with(Conversation::new(Revision::November2025));
-        let request = RpcRequest::initialize("initialize");
-        let reply = self.ask(&older, &request, REQUEST_TIMEOUT).await?;
-        let refused = || refusal(reply.status, &older.headers);
-        let is_authorized = reply.status != StatusCode::UNAUTHORIZED;
-        let answer = reply.answer.filter(|_| is_authorized);
-        let (revision, server) = initialized(answer.ok_or_else(refused)?)?;
-        *self.server.lock() = server;
-        let begun = older.with(Conversation {
-            session: reply.session,
-            ..Conversation::new(revision)
-        });
-        let done = RpcRequest::notification("notifications/initialized");
-        self.ask(&begun, &done, REQUEST_TIMEOUT).await?;
-        Ok(begun.conversation)
-    }
-
-    /// Returns the server's answer to `server/discover`; `None` if no JSON-RPC answer arrives in
-    /// time.
-    async fn probe(&self, context: &Context) -> Result<Option<RpcAnswer>, String> {
-        match self
-            .ask(
-                context,
-                &RpcRequest::new("discover", "server/discover"),
-                self.probe_timeout,
-            )
-            .await
-        {
-            Ok(HttpReply { status, .. }) if matches!(status.as_u16(), 401 | 403) => {
-                Err(refusal(status, &context.headers))
-            }
-            Ok(reply) => Ok(reply.answer),
-            Err(why) if why == net::NO_ANSWER_IN_TIME => Ok(None),
-            Err(failure) => Err(failure),
-        }
-    }
-
     /// Finds out from `status` whether the server has refused the session or the token of
     /// `context`. Forgets the refused part, so that the next request does not use it. Returns the
-    /// refused part; `None` if the server has refused neither.
+    /// refused part; `None` if the server has refused neither, or if another token is still being
+    /// fetched at the time `until`.
     async fn renew(
         &self,
         operator: &HeaderMap,
         context: &Context,
         status: StatusCode,
+        until: Instant,
     ) -> Option<Renewal> {
         let refused = context.refused_part(status)?;
         match (refused, &self.tokens, &context.token) {
-            (Renewal::Token, Some(tokens), Some(token)) => tokens.forget(token).await,
+            (Renewal::Token, Some(tokens), Some(token)) => {
+                timeout_at(until, tokens.forget(token)).await.ok()?;
+            }
             (Renewal::Token, _, _) => {}
             (Renewal::Session, _, _) => self.forget(operator, context),
         }

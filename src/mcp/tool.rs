@@ -30,6 +30,9 @@ use crate::tool::headers::Headers;
 use crate::tool::{DefinitionChange, Invocation, StartReason, Tool, ToolAnswer, measure_attempt};
 use crate::world::Clock;
 
+/// The error text if no comparison of the tools with the headers of a call is recorded.
+const NOT_COMPARED: &str = "its server's tools were not compared with the reviewed tools";
+
 /// The MCP servers of a configuration, by name.
 #[derive(Clone, Default)]
 pub struct Servers(BTreeMap<String, Arc<ReviewedServer>>);
@@ -128,7 +131,8 @@ impl Servers {
 }
 
 /// Lists the tools of a server for a review. Sends `headers`, and those headers of `settings` that
-/// contain no reference to a user's credential.
+/// contain no reference to a user's credential. Returns also a redactor for the tokens with which
+/// the client signed in at the server.
 pub(crate) async fn list(
     name: &str,
     settings: &Settings,
@@ -136,7 +140,7 @@ pub(crate) async fn list(
     redactor: &Redactor,
     clock: &Arc<dyn Clock>,
     headers: &HeaderMap,
-) -> anyhow::Result<ToolListing> {
+) -> anyhow::Result<(ToolListing, Redactor)> {
     let transport = settings.checked().0.context("its settings have mistakes")?;
     let mut all = match &transport {
         Transport::Http { headers, .. } => headers.fixed().clone(),
@@ -147,7 +151,8 @@ pub(crate) async fn list(
     let client = Client::new(name, transport, settings.timeout, None, net, clock, log);
     let listed = client.list(&all).await;
     client.close(&all).await;
-    listed.map_err(|failure| anyhow::anyhow!("{}", redactor.redact(&failure)))
+    let listing = listed.map_err(|why| anyhow::anyhow!("{}", redactor.redact(&why)))?;
+    Ok((listing, client.token_redactor()))
 }
 
 struct McpTool {
@@ -215,15 +220,19 @@ impl Tool for McpTool {
     ) -> Result<(), String> {
         let server = &self.server;
         let headers = server.headers.fill(credentials)?;
-        let comparison = server
-            .comparisons
-            .for_headers(server.comparison_owner(task), &headers);
+        let owner = server.comparison_owner(task);
+        let comparison = server.comparisons.for_headers(owner, &headers);
         let (client, locked) = (&server.client, &server.locked);
         let compared = comparison.compare(self.need(start), &server.name, client, locked, &headers);
+        let compared = compared.await;
+        // During the comparison, uses by other tasks may have removed the record that this task
+        // used it. Without the record, `definition_change` would find no change. A record that a
+        // newer comparison of the task has made is kept.
+        if server.comparisons.last_used_by(owner).is_none() {
+            server.comparisons.for_headers(owner, &headers);
+        }
         let redactor = self.redactor.merged_with(&credentials.redactor());
-        compared
-            .await
-            .map_err(|why| redactor.redact(&why).into_owned())
+        compared.map_err(|why| redactor.redact(&why).into_owned())
     }
 
     async fn call(&self, call: &Invocation) -> ToolAnswer {
@@ -246,14 +255,15 @@ impl McpTool {
     }
 
     async fn attempt(&self, call: &Invocation) -> ToolAnswer {
-        let headers = match self.server.headers.fill(&call.credentials) {
-            Ok(headers) => headers,
-            Err(why) => return self.not_sent(&why),
-        };
         let redactor = call.redactor(&self.redactor);
-        let client = &self.server.client;
-        let answered = client.call(self.client_call(call, headers, &redactor));
-        let unsettled = match answered.await.settled() {
+        let answered = match self.compared_headers(call) {
+            Ok(headers) => {
+                let call = self.client_call(call, headers, &redactor);
+                self.server.client.call(call).await
+            }
+            Err(why) => McpOutcome::NotSent(why),
+        };
+        let unsettled = match answered.settled() {
             Ok(answer) => return answer,
             Err(outcome) => outcome,
         };
@@ -289,6 +299,23 @@ impl McpTool {
             McpOutcome::Succeeded(text) | McpOutcome::Failed(text) | McpOutcome::Suspect(text) => {
                 ToolAnswer::failed(text)
             }
+        }
+    }
+
+    /// Returns the headers of a call with which the call's task has compared the tools.
+    ///
+    /// # Errors
+    /// Fails if a credential is missing, or if the record of the comparison was removed before the
+    /// call: without the record, the driver may have found no change of a changed tool. The error
+    /// is the reason.
+    fn compared_headers(&self, call: &Invocation) -> Result<HeaderMap, String> {
+        let server = &self.server;
+        let headers = server.headers.fill(&call.credentials)?;
+        let owner = server.comparison_owner(call.task_id);
+        if server.comparisons.is_compared(owner, &headers) {
+            Ok(headers)
+        } else {
+            Err(NOT_COMPARED.to_owned())
         }
     }
 

@@ -43,7 +43,8 @@ pub(super) struct DigestQuestion {
     /// Whether the question is also about a tool whose name the configuration does not have.
     pub(super) has_unlisted_tool: bool,
     pub(super) agent: String,
-    /// The operator's message of the rule that held the call; `None` if the rule has no message.
+    /// The operator's message of the rule that held the call; `None` if the rule has no message, or
+    /// if a tool's server asks the question.
     pub(super) message: Option<String>,
     pub(super) created_at: Time,
     /// The deadline of the request; `None` if the request has no deadline.
@@ -54,6 +55,15 @@ pub(super) struct DigestQuestion {
     pub(super) link: Option<String>,
     /// The summaries of the question's first calls; empty if the entry does not ask for summaries.
     pub(super) summaries: Vec<String>,
+}
+
+impl Digest {
+    /// Removes the summaries of all questions. Returns whether there were any.
+    pub(super) fn remove_summaries(&mut self) -> bool {
+        let questions = self.questions.iter_mut();
+        let removed = questions.map(|question| question.summaries.drain(..).count());
+        removed.sum::<usize>() > 0
+    }
 }
 
 impl Reason {
@@ -95,7 +105,7 @@ impl DigestQuestion {
             tools,
             has_unlisted_tool,
             agent: request.agent_path.last().cloned().unwrap_or_default(),
-            message: spec.terms.message.clone(),
+            message: spec.operator_message().map(str::to_owned),
             created_at: request.created_at,
             expires_at: request.expires_at,
             url,

@@ -21,7 +21,8 @@ use crate::task::decision::Door;
 use crate::task::event_name::{REQUEST_CREATED, REQUEST_EXPIRING, REQUEST_WAITING};
 use crate::task::time::Time;
 
-/// The part of a delivery's lease that is left for recording the attempt.
+/// The part of a delivery's lease that is left for recording the attempt, and for the QUIT after
+/// each mail that the server refuses.
 const RECORD_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A message that an entry will send about a request.
@@ -99,10 +100,12 @@ impl Channel {
     }
 
     /// Returns the duration of a delivery's lease: the maximum time for one attempt and its
-    /// recording.
+    /// recording. An attempt at a mail with summaries may send the mail twice (see
+    /// `Sender::deliver_digest`).
     pub(super) fn lease(&self) -> Duration {
         let attempt = match self {
             Self::Webhook(_) | Self::Slack(_) | Self::Teams(_) => exchange::ATTEMPT_TIMEOUT,
+            Self::Mail(settings) if settings.summaries => 2 * mail::ATTEMPT_TIMEOUT,
             Self::Mail(_) => mail::ATTEMPT_TIMEOUT,
         };
         attempt + RECORD_TIMEOUT

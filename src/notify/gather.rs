@@ -35,7 +35,7 @@ const REQUESTS_PER_READ: usize = 20;
 type Due<'c> = (&'c ClaimedDelivery, Time);
 
 /// The deliveries that were claimed for one recipient, and the message about the deliveries in
-/// `due`. Each delivery is either in `due` or in `obsolete`.
+/// `due`. Each delivery is either in `due` or in `obsolete`, or was put off.
 struct Gathered<'c> {
     due: Vec<Due<'c>>,
     /// The deliveries whose recipient needs no message any more.
@@ -44,8 +44,9 @@ struct Gathered<'c> {
 }
 
 impl Sender {
-    /// Sends one message for the deliveries that were claimed for one recipient. Records the
-    /// attempt.
+    /// Sends one message for the deliveries that were claimed for one recipient. If the server
+    /// refuses a mail for good, sends the mail again without summaries. Records both together as
+    /// one attempt.
     pub(super) async fn deliver_digest(&self, state: &EntryState, claimed: &[ClaimedDelivery]) {
         let Some(first) = claimed.first() else { return };
         let began = self.clock.uptime();
@@ -65,7 +66,7 @@ impl Sender {
         let Gathered {
             due,
             obsolete,
-            message,
+            mut message,
         } = gathered;
         if !obsolete.is_empty() {
             self.drop_unsent(state, &obsolete, NO_LONGER_WAITING).await;
@@ -74,7 +75,14 @@ impl Sender {
             self.allow_next_message(state, first, Duration::ZERO).await;
             return;
         }
-        let result = self.send_digest(state, person, &due, &message).await;
+        let mut result = self.send_digest(state, person, &due, &message).await;
+        // A summary has arguments that an agent wrote, and a mail server may refuse a mail for its
+        // text. Without a second mail, an agent could so end the deliveries of other agents'
+        // questions. A room refuses no summary, because a summary is short and has no markup.
+        let is_refused_mail = person.is_some() && result.is_permanent_failure;
+        if is_refused_mail && message.digest.remove_summaries() {
+            result = self.send_digest(state, person, &due, &message).await;
+        }
         let took = self.clock.uptime().saturating_sub(began);
         self.record_digest(state, &due, &result, took).await;
     }
@@ -103,7 +111,8 @@ impl Sender {
     }
 
     /// Reads the requests of these deliveries, and checks of each request whether its message is
-    /// still needed. Makes one message about the requests for which this is true.
+    /// still needed. Makes one message about the requests for which this is true. Puts deliveries
+    /// off that are not due yet (see [`EntryState::wait_until_due`]).
     async fn gather<'c>(
         &self,
         state: &EntryState,
@@ -124,6 +133,10 @@ impl Sender {
                     obsolete.push(claimed.clone());
                     continue;
                 };
+                if let Some(wait) = state.wait_until_due(claimed, row) {
+                    self.put_off(state, claimed, wait).await;
+                    continue;
+                }
                 due.push((claimed, due_since(state, row)));
                 if questions.len() < MAX_LISTED_QUESTIONS {
                     questions.push(self.question(state, person, claimed, row));

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use serde_json::value::to_raw_value;
 
-use super::attempt_result::AttemptResult;
 use super::entry::{Channel, Entry};
 use super::mail::Mailer;
 use super::message::envelope;
@@ -25,8 +24,9 @@ pub struct PingResult {
     pub status: Option<u16>,
     /// The reason of a failure, in fixed words; empty for a success.
     pub problem: &'static str,
-    /// The duration of the attempt.
-    pub took: Duration,
+    /// The duration of the attempt; `None` if there was no attempt, because no person whom the
+    /// entry names has an address.
+    pub took: Option<Duration>,
 }
 
 /// Sends a message of type `ping` to an entry of `notify.to`. A webhook or a room gets one message.
@@ -71,10 +71,13 @@ pub async fn ping(
             let people = people.into_iter().flat_map(Directory::people);
             let people: Vec<_> = people.filter(is_named).collect();
             if names_people && people.is_empty() {
-                AttemptResult::without_status("none of the entry's people has an address")
-            } else {
-                mailer.ping(clock, &people, &id).await
+                return Ok(Some(PingResult {
+                    status: None,
+                    problem: "none of the entry's people has an address",
+                    took: None,
+                }));
             }
+            mailer.ping(clock, &people, &id).await
         }
         Channel::Slack(room) => {
             let content = slack::plain_content(&text(name));
@@ -88,7 +91,7 @@ pub async fn ping(
     Ok(Some(PingResult {
         status: result.status,
         problem: result.problem,
-        took: clock.uptime().saturating_sub(began),
+        took: Some(clock.uptime().saturating_sub(began)),
     }))
 }
 

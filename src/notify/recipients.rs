@@ -61,5 +61,6 @@ pub(super) fn is_message_needed(
         }
         (Some(_), None) => false,
     };
-    state.is_open() && own && entry.sends_kind(kind) && entry.covers(request, directory)
+    let is_selected = entry.sends_kind(kind) && entry.planned_message(request).is_some();
+    state.is_open() && own && is_selected && entry.covers(request, directory)
 }

@@ -148,6 +148,16 @@ mod tests {
     }
 
     #[test]
+    fn last_attempt_comes_within_the_four_days_for_which_a_receiver_keeps_ids() {
+        // docs/webhooks.md says for how long.
+        let kept = Duration::from_hours(4 * 24);
+        let waits = BACKOFF.map(|wait| wait.mul_f64(1.2).max(MAX_RETRY_AFTER));
+        assert!(waits.iter().sum::<Duration>() < kept, "{waits:?}");
+        let last = BACKOFF.last().unwrap().mul_f64(1.2);
+        assert!(MIN_AGE_AT_END + last < kept, "{last:?}");
+    }
+
+    #[test]
     fn wait_is_never_shorter_than_a_receiver_has_asked_for() {
         let hour = Duration::from_hours(1);
         assert_eq!(backoff(1, Some(hour)), Some(hour));

@@ -32,6 +32,8 @@ enum PreparedMessage {
     Ready(SignableMessage),
     /// No message is to be sent. The delivery gets this state, for this reason.
     Unsent(NextState, &'static str),
+    /// The message is due after this wait.
+    PutOff(Duration),
 }
 
 /// An entry of `notify.to`, with its slots for concurrent attempts and the health of its receiver.
@@ -61,6 +63,24 @@ impl EntryState {
     /// Sets `may_have_due`, so that the next pass over the entries claims deliveries of this entry.
     pub(super) fn expect_due(&self) {
         self.may_have_due.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns the time from the claim of a delivery to the time at which the message about its
+    /// request is due. Returns `None` if the message was due at the claim. A claimed reminder may be
+    /// due later, because the entry's `when` may have changed since the delivery was made.
+    pub(super) fn wait_until_due(
+        &self,
+        claimed: &ClaimedDelivery,
+        request: &RequestRow,
+    ) -> Option<Duration> {
+        let lease = i64::try_from(self.entry.channel.lease().as_micros()).unwrap_or(0);
+        let claimed_at = Time(claimed.lease_until.saturating_sub(lease));
+        let wait = self
+            .entry
+            .planned_message(request)?
+            .due_at?
+            .since(claimed_at);
+        (!wait.is_zero()).then_some(wait)
     }
 }
 
@@ -233,6 +253,7 @@ impl Sender {
                 self.record(state, from_ref(claimed), &attempt).await;
                 return;
             }
+            PreparedMessage::PutOff(wait) => return self.put_off(state, claimed, wait).await,
         };
         let began = self.clock.uptime();
         let result = webhook::post(&self.net, &*self.clock, hook, &id, body).await;
@@ -268,9 +289,15 @@ impl Sender {
             let accounts = self.accounts.as_ref();
             let kind = claimed.kind.as_str();
             let open = |row| recipients::is_message_needed(entry, None, kind, row, accounts);
-            if !reminder_request.as_ref().is_some_and(open) {
-                let problem = "the request no longer waits";
+            let request = reminder_request.as_ref();
+            if !request.is_some_and(open) {
+                let is_open = request.is_some_and(|row| row.state().is_open());
+                let closed = "the request no longer waits";
+                let problem = if is_open { UNSELECTED } else { closed };
                 return Ok(PreparedMessage::Unsent(NextState::Dropped, problem));
+            }
+            if let Some(wait) = request.and_then(|row| state.wait_until_due(claimed, row)) {
+                return Ok(PreparedMessage::PutOff(wait));
             }
         } else if !entry.sends(claimed)
             || (entry.selects_requests() && !self.covers_request_of(entry, claimed).await?)
@@ -318,6 +345,18 @@ impl Sender {
             Err(ReadError::Unavailable) => Err(ReadError::Unavailable),
             Err(_) => Ok(None),
             Ok(read) => Ok(read),
+        }
+    }
+
+    /// Gives a delivery back without an attempt. It can be claimed again after `wait`.
+    pub(super) async fn put_off(
+        &self,
+        state: &EntryState,
+        claimed: &ClaimedDelivery,
+        wait: Duration,
+    ) {
+        if let Err(error) = self.store.put_off_delivery(claimed, wait).await {
+            tracing::debug!(entry = state.entry.name, %error, "a delivery could not be given back");
         }
     }
 

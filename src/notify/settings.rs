@@ -93,7 +93,8 @@ pub struct EntrySettings {
     pub when: Option<When>,
     /// The minimum time between two messages to one person or room. The first question is sent at
     /// once; questions that follow within this time are sent as one message. `0s` sends a message
-    /// for each question. Default: `5m` for mail, `1m` for a room. Not for a webhook.
+    /// for each question. Default: `5m` for mail, `1m` for a room; with `before_expiry`, at most
+    /// half of its time. Not for a webhook.
     #[serde(with = "optional_duration")]
     #[schemars(with = "Option<duration_text::Text>")]
     pub gather: Option<Duration>,
@@ -155,7 +156,10 @@ impl When {
 }
 
 impl EntrySettings {
-    pub(super) fn gather_interval(&self) -> Duration {
+    /// Returns the minimum time between two messages to one person or room: `gather` or its
+    /// default. The default for reminders before a deadline is at most half of their time, so that
+    /// a reminder that waits for an earlier message is sent before its deadline.
+    pub(crate) fn gather_interval(&self) -> Duration {
         let usual = if self.mail.is_some() {
             DEFAULT_MAIL_INTERVAL
         } else if self.webhook.is_some() {
@@ -163,6 +167,8 @@ impl EntrySettings {
         } else {
             DEFAULT_ROOM_INTERVAL
         };
+        let before_expiry = self.when.and_then(|when| when.before_expiry);
+        let usual = before_expiry.map_or(usual, |before| usual.min(before / 2));
         self.gather.unwrap_or(usual)
     }
 

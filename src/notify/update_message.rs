@@ -56,11 +56,7 @@ impl Sender {
                 return self.drop_unsent(state, from_ref(claimed), reason).await;
             }
             Ok(UpdateResult::StillPosting) => {
-                let given_back = self.store.put_off_delivery(claimed, POSTING_PAUSE).await;
-                if let Err(error) = given_back {
-                    tracing::debug!(entry = state.entry.name, %error, "a delivery could not be given back");
-                }
-                return;
+                return self.put_off(state, claimed, POSTING_PAUSE).await;
             }
             Ok(UpdateResult::RetryLater) => return,
             Err(error) => {

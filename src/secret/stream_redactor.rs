@@ -50,6 +50,11 @@ impl StreamRedactor {
         shown
     }
 
+    /// Returns the text that is held back, without redaction.
+    pub(crate) fn held(&self) -> &str {
+        &self.held
+    }
+
     /// Ends the text and returns the rest, redacted.
     pub fn finish(&mut self) -> String {
         let rest = std::mem::take(&mut self.held);

@@ -27,6 +27,11 @@ use super::{ReadError, Store};
 /// The maximum number of deliveries of one message. Also the maximum number of due deliveries among
 /// which one claim looks for people.
 const MAX_DELIVERIES: i64 = 1000;
+/// A `next_at` counts only if it is at most the lease, the pause and this margin after the claim. A
+/// later `next_at` comes from a longer `gather` of an earlier configuration, or from a clock that
+/// was set back since. The margin is needed because a claim may wait for the lock of a row whose
+/// `next_at` a later claim has set.
+const MARGIN: Duration = Duration::from_mins(1);
 /// How long a row of the table `gathered` is kept after its `next_at`.
 const RETENTION: Duration = Duration::from_hours(1);
 
@@ -41,7 +46,8 @@ const RETENTION: Duration = Duration::from_hours(1);
 /// person's `next_at` is in the future, postpones the person's deliveries until `next_at`, but by
 /// at most one pause (`$6`). The limit is needed because `next_at` may be the end of another
 /// sender's lease. When that sender has sent its message, it replaces `next_at` by the earliest
-/// time of the next message, which may be before the end of the lease.
+/// time of the next message, which may be before the end of the lease. Ignores a `next_at` that is
+/// more than `$7` in the future (see `MARGIN`).
 ///
 /// The statement is for Postgres only, because `SQLite` has no data-modifying CTEs. On `SQLite`,
 /// the claim is a transaction of `DUE`, `NEXT_AT`, `SET_NEXT_AT`, `PUT_OFF` and `LEASE`.
@@ -60,6 +66,7 @@ with moment as materialized (
 ), waiting as materialized (
     select u.tenant, u.person, min(u.due_at) as since, min(g.next_at) as next_at
       from due u left join gathered g on g.target = $2 and g.tenant = u.tenant and g.person = u.person
+       and g.next_at <= (select at from moment) + $7
      group by u.tenant, u.person
 ), chosen as materialized (
     select w.tenant, w.person from waiting w
@@ -67,7 +74,8 @@ with moment as materialized (
 ), opened as (
     insert into gathered as g (target, tenant, person, next_at)
     select $2, c.tenant, c.person, m.at + $4 from chosen c cross join moment m order by c.tenant, c.person
-    on conflict (target, tenant, person) do update set next_at = excluded.next_at where g.next_at <= excluded.next_at - $4
+    on conflict (target, tenant, person) do update set next_at = excluded.next_at
+        where g.next_at <= excluded.next_at - $4 or g.next_at > excluded.next_at - $4 + $7
     returning g.tenant, g.person
 ), mine as materialized (
     select d.delivery_id as id from opened o cross join lateral (
@@ -173,7 +181,8 @@ impl Store {
     /// Claims the due deliveries of an entry to at most `limit` people, for the duration `lease`.
     /// Returns one list of deliveries for each message. If the earliest time of a person's next
     /// message (`next_at`) is in the future, postpones the person's deliveries until this time, but
-    /// by at most `pause`. `pause` is the entry's minimum time between two messages.
+    /// by at most `pause`. `pause` is the entry's minimum time between two messages. Ignores a
+    /// `next_at` that is later than a claim with this `lease` and `pause` sets it.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer. Some deliveries may have been claimed
@@ -193,7 +202,16 @@ impl Store {
             };
             self.db().write_transaction(job).await?
         } else {
-            let values = values![Value::Now, target, limit, lease, MAX_DELIVERIES, pause];
+            let latest = lease + pause + MARGIN;
+            let values = values![
+                Value::Now,
+                target,
+                limit,
+                lease,
+                MAX_DELIVERIES,
+                pause,
+                latest,
+            ];
             self.db().write(CLAIM, values).await?
         };
         let mut people: BTreeMap<_, Vec<ClaimedDelivery>> = BTreeMap::new();
@@ -265,7 +283,9 @@ fn claim(
     for ((tenant, person), ids) in people {
         let key = [text(target), text(&tenant), text(&person)];
         let next = records::<i64>(transaction, NEXT_AT.sqlite, &key)?;
-        let next = next.first().copied().unwrap_or(at);
+        let latest = at + lease + pause + micros(MARGIN);
+        let next = next.first().copied().filter(|next| *next <= latest);
+        let next = next.unwrap_or(at);
         if next > at {
             let due_at = next.min(at + pause);
             for id in ids {

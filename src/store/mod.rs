@@ -69,9 +69,10 @@ mod users;
 mod value;
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Weak};
 
+use tokio::sync::OnceCell;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
@@ -137,6 +138,8 @@ struct Inner {
     /// For tests: whether [`Store::compare`] does nothing.
     #[cfg(failpoints)]
     skips_comparison: AtomicBool,
+    /// The result of the last probe of [`Store::ready`], empty until the probe ends.
+    last_probe: Locked<Weak<OnceCell<bool>>>,
     /// The tenants and users whose tasks were claimed last, so that tenants and users take turns.
     last_served: Locked<claim::LastServed>,
     /// The tasks given to [`Store::report_unreadable`] since the last [`Store::take_unreadable`].
@@ -237,6 +240,7 @@ impl Store {
                 muted,
                 #[cfg(failpoints)]
                 skips_comparison: AtomicBool::new(false),
+                last_probe: Locked::default(),
                 last_served: Locked::default(),
                 unreadable: Locked::default(),
                 logged_damage: Locked::default(),
@@ -352,8 +356,20 @@ impl Store {
 
     /// Whether the database answers in time and has the tables of the service. A Postgres must also
     /// accept writes.
+    ///
+    /// Concurrent calls share a probe, because anyone may read `/readyz`, and the pool of the probe
+    /// has one connection. Many probes that wait for this connection would end by `PROBE_TIMEOUT`,
+    /// which counts as an outage.
     pub async fn ready(&self) -> bool {
-        self.db().probe::<AnyRow>(READY).await.is_some()
+        let probe = {
+            let mut last = self.inner.last_probe.lock();
+            let in_flight = last.upgrade().filter(|probe| !probe.initialized());
+            let probe = in_flight.unwrap_or_default();
+            *last = Arc::downgrade(&probe);
+            probe
+        };
+        let ask = || async { self.db().probe::<AnyRow>(READY).await.is_some() };
+        *probe.get_or_init(ask).await
     }
 
     /// Returns a receiver that is notified of each commit of this process to the tree of `root`.

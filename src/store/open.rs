@@ -10,7 +10,9 @@ use std::time::Duration;
 use sqlx::error::DatabaseError;
 use sqlx::migrate::{Migrate, MigrateError, Migration, MigrationType, Migrator};
 use sqlx::postgres::PgConnectOptions;
-use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _, SqlStr};
+use sqlx::{
+    AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _, SqlSafeStr as _, SqlStr,
+};
 
 use super::asker_lock::AskerLock;
 use super::connections::{ConnectionFailures, Pool, PostgresConnector, timed_out};
@@ -347,7 +349,20 @@ pub(super) fn is_older(
     Ok(found < known)
 }
 
-/// The code of Postgres' error after `lock_timeout`, which the migrations set.
+/// Returns `migration` with a `lock_timeout` for its transaction. Statements of running replicas
+/// queue behind a migration that waits for their table, so this wait must be short. The checksum
+/// stays the digest of the file. A migration without a transaction gets no `lock_timeout`, because
+/// no statement queues behind an index that is built `concurrently`. This index waits for older
+/// transactions, however long they take.
+fn with_lock_timeout(mut migration: Migration) -> Migration {
+    if !migration.no_tx {
+        let text = format!("set local lock_timeout = '2s';\n{}", migration.sql.as_str());
+        migration.sql = AssertSqlSafe(text).into_sql_str();
+    }
+    migration
+}
+
+/// The code of Postgres' error after `lock_timeout`.
 const LOCK_NOT_AVAILABLE: &str = "55P03";
 
 /// Migrates an older schema, or refuses it if `schema` is [`Schema::Check`]. Always refuses a newer
@@ -359,7 +374,8 @@ async fn migrate_postgres(
     schema: Schema,
     outage: &Outage,
 ) -> Result<(), OpenError> {
-    let migrator = Migrator::with_migrations(migrations(POSTGRES).collect());
+    let migrations = migrations(POSTGRES).map(with_lock_timeout);
+    let migrator = Migrator::with_migrations(migrations.collect());
     let failed = |error: MigrateError| {
         if let MigrateError::Execute(cause) | MigrateError::ExecuteMigration(cause, _) = &error {
             if is_outage(cause) {
@@ -404,12 +420,30 @@ fn open_error(error: &sqlx::Error, outage: &Outage) -> OpenError {
     outage.unavailable(&outage::reason(error))
 }
 
+/// The beginnings of the messages with which `PgBouncer`, in its present and earlier versions, says
+/// that it or its server is down or stopping.
+const POOLER_OUTAGES: [&str; 5] = [
+    "server login has been failing",
+    "client_login_timeout (server down)",
+    "pgbouncer cannot connect to server",
+    "pooler is shutting down",
+    "server shutting down",
+];
+
 /// Whether a later attempt may succeed: the server is unreachable, starting, stopping or out of
-/// resources.
+/// resources. A pooler that cannot reach its server reports class 08. `PgBouncer` gives the code
+/// 08P01 to each of its own errors, a wrong password included, so their message decides.
 fn is_outage(error: &sqlx::Error) -> bool {
     if let sqlx::Error::Database(inner) = error {
-        let code = inner.code();
-        return code.is_some_and(|code| code.starts_with("57P") || code.starts_with("53"));
+        let code = inner.code().unwrap_or_default();
+        return match &*code {
+            "08P01" => POOLER_OUTAGES
+                .iter()
+                .any(|text| inner.message().starts_with(text)),
+            code => ["08", "53", "57P"]
+                .iter()
+                .any(|class| code.starts_with(class)),
+        };
     }
     matches!(error, sqlx::Error::Io(_) | sqlx::Error::Tls(_))
 }

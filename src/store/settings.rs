@@ -270,36 +270,27 @@ mod tests {
     }
 
     #[test]
-    fn statement_timeout_beyond_the_bound_of_postgres_is_a_mistake() {
+    fn timeout_beyond_the_bound_of_its_database_is_a_mistake() {
+        let acquire = |acquire_timeout| Settings {
+            acquire_timeout,
+            ..Settings::default()
+        };
+        let statement = |statement_timeout| Settings {
+            statement_timeout,
+            ..Settings::default()
+        };
         for (hours, expected) in [
             (24 * 24, None),
             (24 * 24 + 1, Some("expected `24d` at most")),
         ] {
-            let mut mistakes = Mistakes::default();
-            Settings {
-                statement_timeout: Duration::from_hours(hours),
-                ..Settings::default()
+            let time = Duration::from_hours(hours);
+            for settings in [acquire(time), statement(time)] {
+                let mut mistakes = Mistakes::default();
+                settings.check(&mut mistakes);
+                let found = mistakes.found.first();
+                let detail = found.map(|mistake| mistake.detail.as_str());
+                assert_eq!(detail, expected, "{settings:?}");
             }
-            .check(&mut mistakes);
-            let found = mistakes.found.first();
-            assert_eq!(found.map(|mistake| mistake.detail.as_str()), expected);
-        }
-    }
-
-    #[test]
-    fn acquire_timeout_beyond_the_bound_of_sqlite_is_a_mistake() {
-        for (hours, expected) in [
-            (24 * 24, None),
-            (24 * 24 + 1, Some("expected `24d` at most")),
-        ] {
-            let mut mistakes = Mistakes::default();
-            Settings {
-                acquire_timeout: Duration::from_hours(hours),
-                ..Settings::default()
-            }
-            .check(&mut mistakes);
-            let found = mistakes.found.first();
-            assert_eq!(found.map(|mistake| mistake.detail.as_str()), expected);
         }
     }
 

@@ -400,7 +400,7 @@ pub const SUB_AGENT_CANCELED_TEXT: &str =
 pub const WITHDRAWN_TEXT: &str = "The user went on with another message; this call was not run.";
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
@@ -410,18 +410,23 @@ mod tests {
     use crate::task::step::{Step, StepContext, next_step};
     use crate::task::verdict::Verdict;
 
-    const CALL: CallId = CallId(Uuid::from_u128(1));
+    pub(in crate::task) const CALL: CallId = CallId(Uuid::from_u128(1));
 
-    /// Returns a task whose only call is repeatable and has no answer to its last attempt.
-    fn after_last_start() -> Progress {
+    /// Returns a task whose only call has this tool and this effect and is allowed. `facts` follow
+    /// the judgement of the call.
+    pub(in crate::task) fn after_judgement(
+        tool: &str,
+        effect: Effect,
+        facts: impl IntoIterator<Item = Fact>,
+    ) -> Progress {
         let call = ToolCall {
             tool_call_id: CALL,
-            name: "lookup".to_owned(),
+            name: tool.to_owned(),
             arguments_text: "{}".to_owned(),
             holds_secret: false,
             provider_id: String::new(),
         };
-        let facts = [
+        let first = [
             Fact::TaskStatus {
                 status: TaskStatus::Running,
                 error: None,
@@ -438,10 +443,25 @@ mod tests {
             Fact::Judged {
                 tool_call_id: CALL,
                 judgement: Judgement::new(Verdict::Allow),
-                effect: Effect::ReadOnly,
+                effect,
                 performer: ToolKind::Http,
             },
         ];
+        let items: Vec<_> = first
+            .into_iter()
+            .chain(facts)
+            .zip(1..)
+            .map(|(fact, seq)| Item {
+                seq,
+                at: Time(seq),
+                fact,
+            })
+            .collect();
+        Progress::from_items(&items)
+    }
+
+    /// Returns a task whose only call is repeatable and has no answer to its last attempt.
+    fn after_last_start() -> Progress {
         let starts = (1..=MAX_ATTEMPTS).map(|attempt| Fact::ToolStarted {
             tool_call_id: CALL,
             name: "lookup".to_owned(),
@@ -451,17 +471,7 @@ mod tests {
             replica: "r1".to_owned(),
             grant: None,
         });
-        let items: Vec<_> = facts
-            .into_iter()
-            .chain(starts)
-            .zip(1..)
-            .map(|(fact, seq)| Item {
-                seq,
-                at: Time(seq),
-                fact,
-            })
-            .collect();
-        Progress::from_items(&items)
+        after_judgement("lookup", Effect::ReadOnly, starts)
     }
 
     #[test]

@@ -197,16 +197,8 @@ impl Quarantine {
 
 #[cfg(test)]
 mod tests {
-    use uuid::Uuid;
-
     use super::*;
-    use crate::task::item::{FinishReason, ToolCall, Turn, Usage};
-    use crate::task::progress::Progress;
-    use crate::task::time::Time;
-    use crate::task::tool_spec::ToolKind;
-    use crate::task::verdict::{Judgement, Verdict};
-
-    const CALL: CallId = CallId(Uuid::from_u128(1));
+    use crate::task::call_state::tests::{CALL, after_judgement};
 
     /// Returns the reason of the quarantine after this result of a call with this effect. The
     /// journal does not show the start of the call.
@@ -216,48 +208,17 @@ mod tests {
         http_status: Option<u16>,
         suspect: bool,
     ) -> Option<String> {
-        let call = ToolCall {
+        let result = Fact::ToolResult(ToolResult {
             tool_call_id: CALL,
             name: "pay".to_owned(),
-            arguments_text: "{}".to_owned(),
-            holds_secret: false,
-            provider_id: String::new(),
-        };
-        let facts = [
-            Fact::AssistantMessage(Turn {
-                turn: 1,
-                text: None,
-                tool_calls: vec![call],
-                finish_reason: FinishReason::ToolCalls,
-                usage: Usage::default(),
-                raw: serde_json::Value::Null,
-            }),
-            Fact::Judged {
-                tool_call_id: CALL,
-                judgement: Judgement::new(Verdict::Allow),
-                effect,
-                performer: ToolKind::Http,
-            },
-            Fact::ToolResult(ToolResult {
-                tool_call_id: CALL,
-                name: "pay".to_owned(),
-                outcome,
-                content: String::new(),
-                http_status,
-                suspect,
-                reported: false,
-            }),
-        ];
-        let items: Vec<_> = facts
-            .into_iter()
-            .zip(1..)
-            .map(|(fact, seq)| Item {
-                seq,
-                at: Time(seq),
-                fact,
-            })
-            .collect();
-        Progress::from_items(&items).shared.quarantine.reason("pay")
+            outcome,
+            content: String::new(),
+            http_status,
+            suspect,
+            reported: false,
+        });
+        let progress = after_judgement("pay", effect, [result]);
+        progress.shared.quarantine.reason("pay")
     }
 
     #[test]

@@ -188,6 +188,14 @@ impl RequestSpec {
             .filter(|call| call.needs_decision)
     }
 
+    /// Returns the message of the terms if it is the operator's text. Returns `None` if this request
+    /// asks a question of a tool's server, because the message then repeats the server's text.
+    #[must_use]
+    pub fn operator_message(&self) -> Option<&str> {
+        let message = self.terms.message.as_deref();
+        message.filter(|_| self.elicitation.is_none())
+    }
+
     /// Returns the request with `digest` and `seal` computed from the other members.
     #[must_use]
     pub fn sealed(mut self) -> Self {

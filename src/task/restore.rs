@@ -84,17 +84,13 @@ impl CallState {
         self.in_uncertain_history && !question && !self.effect.is_repeatable()
     }
 
-    /// Whether [`CallState::may_have_run`] is true and no person has approved the call after the
-    /// restore or the promotion.
-    #[must_use]
-    pub fn is_uncertain(&self) -> bool {
-        self.may_have_run() && !self.is_approval_certain
-    }
-
-    /// Whether uncertain history is the only reason why the call does not run now.
+    /// Whether uncertain history is the only reason why the call does not run now: the call may
+    /// have run, and no person has approved it after the restore or the promotion.
     #[must_use]
     pub fn is_ready_but_uncertain(&self) -> bool {
-        self.is_uncertain() && matches!(self.phase, Phase::Allowed | Phase::Approved(_))
+        self.may_have_run()
+            && !self.is_approval_certain
+            && matches!(self.phase, Phase::Allowed | Phase::Approved(_))
     }
 
     /// Returns the result text for an unknown outcome. The text depends on whether the journal

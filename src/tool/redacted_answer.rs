@@ -9,45 +9,36 @@ impl ToolAnswer {
     /// Redacts the texts of the answer. Questions of the tool's server fail the call if a secret is
     /// in a key, in a page's address or in the state: the server gets keys and state back as they
     /// were, and the person visits the page.
-    pub(crate) fn redacted(self, redactor: &Redactor) -> Self {
-        let clean = |text: String| redactor.redact(&text).into_owned();
-        match self {
-            Self::Succeeded {
-                content,
-                http_status,
-            } => Self::Succeeded {
-                content: clean(content),
-                http_status,
-            },
-            Self::Failed {
-                content,
-                http_status,
-            } => Self::Failed {
-                content: clean(content),
-                http_status,
-            },
-            Self::NotSent { content } => Self::NotSent {
-                content: clean(content),
-            },
-            Self::Suspect { content } => Self::Suspect {
-                content: clean(content),
-            },
-            Self::Unknown { problem } => Self::Unknown {
-                problem: clean(problem),
-            },
-            Self::Elicitation(asked) => redacted_questions(*asked, redactor),
+    pub(crate) fn redacted(mut self, redactor: &Redactor) -> Self {
+        match &mut self {
+            Self::Succeeded { content: text, .. }
+            | Self::Failed { content: text, .. }
+            | Self::NotSent { content: text }
+            | Self::Suspect { content: text }
+            | Self::Unknown { problem: text } => *text = redactor.redact(text).into_owned(),
+            Self::Elicitation(asked) => {
+                if let Err(why) = redact_questions(asked, redactor) {
+                    return Self::failed(why);
+                }
+            }
         }
+        self
     }
 }
 
-fn redacted_questions(mut asked: Elicitation, redactor: &Redactor) -> ToolAnswer {
+/// Redacts the texts of a server's questions.
+///
+/// # Errors
+/// Fails if a secret is in a text that must stay as the server wrote it. The error is the text for
+/// the model.
+fn redact_questions(asked: &mut Elicitation, redactor: &Redactor) -> Result<(), String> {
     let clean = |text: &str| redactor.redact(text).into_owned();
     for field in &mut asked.declined {
         *field = clean(field);
     }
-    if holds_secret_unchangeably(&asked, redactor) {
+    if holds_secret_unchangeably(asked, redactor) {
         let note = declined_note(&asked.declined);
-        return ToolAnswer::failed(format!(
+        return Err(format!(
             "The tool asks the user a question that holds a secret.{note}"
         ));
     }
@@ -55,7 +46,7 @@ fn redacted_questions(mut asked: Elicitation, redactor: &Redactor) -> ToolAnswer
         question.message = clean(&question.message);
         question.form = map_texts(question.form.take(), &clean);
     }
-    ToolAnswer::Elicitation(Box::new(asked))
+    Ok(())
 }
 
 /// Whether a secret is in a text that must stay as the server wrote it.

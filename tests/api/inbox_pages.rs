@@ -267,6 +267,47 @@ async fn partly_answered_request_is_not_its_own_next_question(on: On) {
     app.stop().await;
 }
 
+#[apply(on_both)]
+async fn page_that_shows_a_mistake_leads_to_another_question_once_its_request_is_closed(on: On) {
+    let app = finance(on).await;
+    let both = [
+        ("refund", r#"{"order": 1, "amount": 50}"#),
+        ("refund", r#"{"order": 2, "amount": 60}"#),
+    ];
+    app.model.then(calls(&both));
+    let asked = app.owner().create_task("please").await;
+    let path = format!("/resume/{}", asked.str("/pending/0/request_id"));
+    let [first, second] = [0, 1]
+        .map(|index: usize| asked.str(&format!("/pending/0/tool_calls/{index}/tool_call_id")));
+    refund(&app, 80).await;
+    let approval = json!({"decisions": {first: {"action": "approve"}}});
+    let answered = app.approver().post(&path, &approval).await;
+    assert_eq!(answered.status, 200, "{}", answered.text);
+    let (action, arguments) = (
+        format!("call.{second}.action"),
+        format!("call.{second}.arguments"),
+    );
+    let wrong = [
+        (action.as_str(), "edit"),
+        (arguments.as_str(), r#"{"order": 2, "amount": "60"}"#),
+    ];
+    let refused = app.approver().accept_html().submit(&path, &wrong).await;
+    assert_eq!(refused.status, 422, "{}", refused.text);
+    refused.assert_has("Your answer was not stored");
+    refused.assert_lacks("class=\"next\"");
+    assert_eq!(refused.text.matches("autofocus").count(), 1, "{refused}");
+    let rejection = json!({"decisions": {second: {"action": "reject", "then": "cancel"}}});
+    let closed = app.approver().post(&path, &rejection).await;
+    assert_eq!(closed.status, 200, "{}", closed.text);
+    let late = app.approver().accept_html().submit(&path, &wrong).await;
+    assert_eq!(late.status, 422, "{}", late.text);
+    late.assert_has("Your answer was not stored");
+    late.assert_has("Next: Refund 80 for order 17");
+    let mistakes_come_first = late.text.find("class=\"errors\"") < late.text.find("class=\"next\"");
+    assert!(mistakes_come_first, "{late}");
+    app.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn request_that_expires_within_an_hour_stands_first() {
     let yaml = refunds("{ groups: [finance] }").replace(

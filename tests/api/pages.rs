@@ -6,6 +6,7 @@ mod origins;
 mod user_messages;
 
 use macro_rules_attribute::apply;
+use serde_json::json;
 
 use super::approval_cycle::on_both;
 use crate::support::fake_chat_completions::{calls, text_answer};
@@ -205,6 +206,54 @@ async fn call_left_beside_an_own_approval_is_rejected_on_the_page(on: On) {
         ("pending", "reject")
     );
     assert_eq!(after.str("/tool_calls/1/decision/reason"), "no");
+    app.stop().await;
+}
+
+/// The request's own page has two forms that reject all calls. The page with one button has one.
+#[apply(on_both)]
+async fn rejection_on_a_page_from_before_an_approval_cancels_as_its_button_says(on: On) {
+    let app = TestApp::with(on, &refunds("{ users: [bob, carol] }")).await;
+    let browser = || app.approver().accept_html().header("origin", &app.url());
+    for (page, button, forms, chosen) in [
+        ("", "Reject all 2 and cancel the task</button>", 2, None),
+        ("/reject", "Reject all 2</button>", 1, Some(("then", ""))),
+    ] {
+        app.model.then(calls(&[
+            ("refund", r#"{"order":1,"amount":50}"#),
+            ("refund", r#"{"order":2,"amount":60}"#),
+        ]));
+        let held = app.owner().create_task("go").await;
+        let digest = held.str("/pending/0/digest");
+        let path = format!("/resume/{}", held.str("/pending/0/request_id"));
+        let call = held.str("/pending/0/tool_calls/0/tool_call_id");
+        let shown = browser().get(&format!("{path}{page}")).await;
+        shown.assert_has(button);
+        shown.assert_has("The rule says: the task is canceled.");
+        let announced = "name=\"reject.then\" value=\"cancel\"";
+        assert_eq!(shown.text.matches(announced).count(), forms, "{shown}");
+        let approval = json!({"decisions": {call: {"action": "approve"}}});
+        let approved = app.stranger().post(&path, &approval).await;
+        assert_eq!(approved.status, 200, "{}", approved.text);
+        let later = browser().get(&format!("{path}{page}")).await;
+        later.assert_has("Reject</button>");
+        later.assert_lacks("reject.then");
+        later.assert_lacks("The rule says");
+        let fields = [
+            ("digest", digest.as_str()),
+            ("reject.then", "cancel"),
+            ("reason", ""),
+        ];
+        let fields: Vec<_> = fields.into_iter().chain(chosen).collect();
+        let posted = browser().submit(&format!("{path}/reject"), &fields).await;
+        assert_eq!(posted.status, 303, "{}", posted.text);
+        let task = held.str("/task_id");
+        let task = app.owner().prefer("wait=20").task(&task).await;
+        assert_eq!(task.str("/status"), "Canceled", "{task}");
+    }
+    assert!(
+        app.tool.ledger().is_empty(),
+        "the approved call does not run"
+    );
     app.stop().await;
 }
 

@@ -188,13 +188,26 @@ async function losesItsStream(browser) {
   await clear();
 }
 
-// Each question that arrives while the stream is down gets one notice, which has no summary and no
-// argument. Questions in the first list get no notice.
-async function noticesWhatItMissed(browser) {
+// Answers each connection of the page's stream with one list. The first list has one question, and
+// two questions arrive while the stream is down. Returns these two.
+async function missesTwoQuestions(page) {
   const { request: first } = await refundOf(101);
   const missed = ["e", "f"].map((digit) => ({ ...first, request_id: first.request_id.replaceAll(/[0-9a-f]/g, digit) }));
   const lists = [1, 2, 2, 3].map((count) => [first, ...missed].slice(0, count));
+  await page.route("**/v1/events*", (route) => {
+    const requests = lists.shift();
+    if (!requests) return route.fulfill({ status: 204 });
+    const data = JSON.stringify({ open: requests.length, more: false, requests });
+    return route.fulfill({ contentType: "text/event-stream", body: `retry: 10\n\nevent: inbox\ndata: ${data}\n\n` });
+  });
+  return missed;
+}
+
+// Each question that arrives while the stream is down gets one notice, which has no summary and no
+// argument. Questions in the first list get no notice.
+async function noticesWhatItMissed(browser) {
   const { context, page, wrong } = await newPage(browser);
+  const missed = await missesTwoQuestions(page);
   await page.addInitScript(() => {
     window.noticed = [];
     window.Notification = class {
@@ -207,16 +220,61 @@ async function noticesWhatItMissed(browser) {
     Object.defineProperty(navigator, "locks", { value: undefined });
     localStorage.setItem("holdpoint-tell", "yes");
   });
-  await page.route("**/v1/events*", (route) => {
-    const requests = lists.shift();
-    if (!requests) return route.fulfill({ status: 204 });
-    const data = JSON.stringify({ open: requests.length, more: false, requests });
-    return route.fulfill({ contentType: "text/event-stream", body: `retry: 10\n\nevent: inbox\ndata: ${data}\n\n` });
-  });
   await page.goto(`${service}/inbox`);
   await page.locator("#open-heading", { hasText: /^3$/ }).waitFor();
   const expected = missed.map(({ request_id: id }) => [id, "A question waits", "approval · worker"]);
   assert.deepEqual(await page.evaluate(() => noticed), expected);
+  assert.deepEqual(wrong, []);
+  await context.close();
+  await clear();
+}
+
+// Opens a page in a browser like Chrome on Android, which permits notices, but whose constructor of a
+// notice throws.
+async function newPageWithoutNotices(browser) {
+  const opened = await newPage(browser);
+  await opened.page.addInitScript(() => {
+    window.Notification = class {
+      static permission = "granted";
+      constructor() {
+        throw new TypeError("Illegal constructor");
+      }
+    };
+    Object.defineProperty(navigator, "locks", { value: undefined });
+    localStorage.setItem("holdpoint-tell", "yes");
+    window.EventSource = class extends window.EventSource {
+      constructor(...args) {
+        super(...args);
+        window.opened = this;
+      }
+    };
+  });
+  return opened;
+}
+
+// The page still shows the new questions, and says that it shows no notices.
+async function aFailedNoticeHidesNoQuestion(browser) {
+  const { context, page, wrong } = await newPageWithoutNotices(browser);
+  await missesTwoQuestions(page);
+  await page.goto(`${service}/inbox`);
+  await page.locator("#open-heading", { hasText: /^3$/ }).waitFor();
+  await page.locator("#inbox-new button").waitFor();
+  await page.locator("#inbox-tell-note", { hasText: "This browser does not allow notices." }).waitFor();
+  await page.locator('#inbox-tell[aria-pressed="false"]').waitFor();
+  assert.deepEqual(wrong, []);
+  await context.close();
+  await clear();
+}
+
+// A hidden tab keeps its stream for its notices, until the first of them fails.
+async function aFailedNoticeClosesTheStreamOfAHiddenTab(browser) {
+  const { context, page, wrong } = await newPageWithoutNotices(browser);
+  await page.goto(`${service}/inbox`);
+  await isLive(page);
+  await setVisibility(page, "hidden");
+  assert.ok(await page.evaluate(() => window.opened.readyState === EventSource.OPEN), "the tab shows notices");
+  await refundOf(101);
+  await page.waitForFunction(() => window.opened.readyState === EventSource.CLOSED);
   assert.deepEqual(wrong, []);
   await context.close();
   await clear();
@@ -432,6 +490,8 @@ await inBrowser(async (browser) => {
   await noKeyDecides(browser);
   await losesItsStream(browser);
   await noticesWhatItMissed(browser);
+  await aFailedNoticeHidesNoQuestion(browser);
+  await aFailedNoticeClosesTheStreamOfAHiddenTab(browser);
   await announcesOnceInTenSeconds(browser);
   await oneHiddenTabKeepsItsStream(browser);
   await aQuestionKeepsTheFocus(browser);

@@ -148,6 +148,15 @@ impl Server {
     pub fn calls(&self) -> u32 {
         *self.calls.lock().unwrap()
     }
+
+    /// Returns the argument `start` of each `prepare`.
+    pub fn starts(&self) -> Vec<Option<StartReason>> {
+        self.starts.lock().unwrap().clone()
+    }
+
+    pub fn tool(self: &Arc<Self>, spec: &ToolSpec) -> Arc<dyn Tool> {
+        Arc::new(Changing(spec.clone(), Arc::clone(self)))
+    }
 }
 
 /// Gives the tool `refund` a server, whose tools are compared before each judgement, decision and
@@ -155,9 +164,7 @@ impl Server {
 pub fn serve_refund(harness: &mut EngineHarness) -> Arc<Server> {
     let server = Arc::new(Server::default());
     let shared = Arc::clone(&server);
-    harness.refund = Some(Arc::new(move |spec| {
-        Arc::new(Changing(spec.clone(), Arc::clone(&shared)))
-    }));
+    harness.refund = Some(Arc::new(move |spec| shared.tool(spec)));
     server
 }
 

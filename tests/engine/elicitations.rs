@@ -123,6 +123,21 @@ async fn harness_on(
     (harness, server)
 }
 
+/// Creates a task with a call of the tool `refund`, which has this effect. `answers` are the
+/// answers of its server.
+async fn asking(
+    fixture: StoreFixture,
+    effect: &str,
+    calls: Calls,
+    answers: Vec<ToolAnswer>,
+) -> (EngineHarness, Arc<Server>, TaskId) {
+    let (mut harness, server) = harness_on(fixture, calls, answers).await;
+    let with_effect = format!("  refund:\n    effect: {effect}\n");
+    harness.replace("  refund:\n", &with_effect);
+    let task = harness.held().await;
+    (harness, server, task)
+}
+
 async fn the_request(harness: &EngineHarness, task: TaskId) -> RequestSpec {
     let mut open = harness.open_specs(task).await;
     assert_eq!(open.len(), 1, "{open:?}");

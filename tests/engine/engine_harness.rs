@@ -53,6 +53,15 @@ pub type Script = Arc<dyn Fn(&str, &Prompt) -> Result<model::Answer, ModelError>
 /// Calls of a model in a turn: for each, the tool and the JSON arguments.
 pub type Calls = &'static [(&'static str, &'static str)];
 
+/// Returns as many questions as a tree may have open, and then the call `last`.
+pub const fn beyond_the_maximum(
+    last: (&'static str, &'static str),
+) -> [(&'static str, &'static str); 21] {
+    let mut calls = [("request_human_guidance", r#"{"question":"How?"}"#); 21];
+    calls[20] = last;
+    calls
+}
+
 pub type MakeTool = Arc<dyn Fn(&ToolSpec) -> Arc<dyn Tool> + Send + Sync>;
 
 /// Spawns a driver on the test's runtime. If the driver still runs when the runtime ends, the
@@ -71,6 +80,14 @@ pub async fn claimed(engine: &Arc<Engine>) -> Vec<JoinHandle<()>> {
 pub async fn join(drivers: Vec<JoinHandle<()>>) {
     for driver in drivers {
         driver.await.unwrap();
+    }
+}
+
+/// Aborts drivers that still run, as the end of their process does.
+pub async fn kill(drivers: Vec<JoinHandle<()>>) {
+    for driver in drivers {
+        driver.abort();
+        assert!(driver.await.unwrap_err().is_cancelled());
     }
 }
 
@@ -348,10 +365,7 @@ impl EngineHarness {
     /// the response. Returns the task's id.
     pub async fn lost_call(&self) -> TaskId {
         let (task, drivers) = self.in_flight().await;
-        for driver in drivers {
-            driver.abort();
-            assert!(driver.await.unwrap_err().is_cancelled());
-        }
+        kill(drivers).await;
         self.tool.open();
         task
     }

@@ -415,3 +415,25 @@ async fn judgement_of_an_external_call_comes_before_the_request_of_another(fixtu
             .await;
     }
 }
+
+#[apply(both)]
+async fn judgement_of_a_call_at_its_start_is_committed_after_the_request_of_another(
+    fixture: StoreFixture,
+) {
+    let (mut harness, task) = held_beside_external_calls(fixture).await;
+    let approval = harness.only_request(task, RequestKind::Approval).await;
+    let stop = "policy:\n  - { name: stop, tools: [refund], decide: deny }\n";
+    harness.replace("policy:\n", stop);
+    alice_decides(&harness.engine(8), approval, whole(Action::Approve, None)).await;
+    harness.until_stopped(task).await;
+    let journal = harness.journal(task).await;
+    assert_eq!(outcomes(&journal), [Outcome::Denied]);
+    let last = |name: &str| {
+        let items = journal.items.iter();
+        let times = items.filter(|item| item.fact.type_name() == name);
+        times.map(|item| item.at).max()
+    };
+    // The items of a commit have the same time.
+    let (judged, requested) = (last("judged"), last("intervention_requested"));
+    assert!(judged > requested, "{judged:?} {requested:?}");
+}

@@ -224,6 +224,13 @@ def tests(ports, service_port, service):
     assert "edit" not in shown["allowed_actions"] and shown["can_decide"], shown
     case("edit is not offered, and a spoofed user is the gateway's own")
     assert send(service_port, "POST", f"/resume/{gate['request_id']}/approve", "", {**key, "prefer": "wait=0"})[0] < 300
+    count = len(Upstream.seen)
+    for path, changed in (("/other", call("rm")), ("/mcp", call("rm", inputResponses={"sure": {"action": "accept"}}))):
+        status, body = send(ports["usual"], "POST", path, changed, {"content-type": "application/json"})
+        other = json.loads(body)["result"]["_meta"]["holdpoint/gate"]
+        assert other["state"] == "pending" and other["task_id"] != gate["task_id"], (path, body)
+    assert len(Upstream.seen) == count
+    case("an approval counts neither at another path nor for further input")
     assert ask(call("rm", _meta={"progressToken": 2})) == (200, b"up")
     assert json.loads(ask(call("rm"))[1])["result"]["_meta"]["holdpoint/gate"]["state"] == "pending"
     case("after the approval the same call passes once")

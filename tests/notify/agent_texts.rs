@@ -1,12 +1,15 @@
-//! Tests that no message contains a name or a summary that an agent has made up.
+//! Tests that no message contains a name or a summary that an agent has made up, or a question of a
+//! tool's server.
 
+use holdpoint::task::request::RequestKind;
 use macro_rules_attribute::apply;
 use serde_json::{Value, json};
 
 use super::rooms::{HOOK, TEAMS};
-use super::{BACKEND, NotifyFixture, yaml};
+use super::{BACKEND, NotifyFixture, store_question, yaml};
 use crate::api::approval_cycle::on_both;
 use crate::api::gate::AGENT;
+use crate::store::store_fixture::{finance, request_spec};
 use crate::support::fake_chat_completions::calls;
 use crate::support::fake_mail_server::FakeMailServer;
 use crate::support::fake_receiver::FakeReceiver;
@@ -156,4 +159,20 @@ async fn task_of_a_sub_agent_is_in_no_message(on: On) {
         reply.str("/pending/0/tool_calls/0/summary"),
         "clerk: canary task"
     );
+}
+
+#[apply(on_both)]
+async fn question_of_a_tools_server_is_in_no_message(on: On) {
+    let (fixture, mail) = every_channel(on).await;
+    let mut question = request_spec(RequestKind::Elicitation, finance(1), 1);
+    question.elicitation = Some(Box::default());
+    question.terms.message = Some("files asks: canary".to_owned());
+    store_question(fixture.app.store(), question).await;
+    fixture.counted(&[("sent", 4), ("due", 0)]).await;
+    let told = &mail.all()[0];
+    assert!(!told.text.contains("canary") && !told.html.contains("canary"));
+    for message in fixture.hook.all() {
+        assert!(!message.text.contains("canary"), "{}", message.text);
+    }
+    assert_eq!(brief(&fixture)["message"], "Human intervention required.");
 }

@@ -127,6 +127,11 @@ async fn message_in_full_has_the_data_of_its_event(on: On) {
             .find(|event| event.name == message.kind())
             .unwrap();
         assert_eq!(message.body["data"], event.data);
+        assert!(
+            api_contract::is_a("WebhookMessage", &message.body),
+            "{}",
+            message.text
+        );
     }
 }
 

@@ -48,11 +48,7 @@ async fn nothing_is_written_where_no_entry_wants_it(on: On) {
 async fn entry_gets_the_events_of_its_tenants_only(on: On) {
     let fixture = NotifyFixture::start(on, BACKEND).await;
     fixture.app.model.then(text_answer("done"));
-    let reply = fixture
-        .app
-        .actor(OTHER)
-        .post("/v1/tasks", &json!({"input": "hello"}))
-        .await;
+    let reply = fixture.app.actor(OTHER).create_task("hello").await;
     assert_eq!(reply.str("/status"), "Completed");
     let own = fixture.short().await;
     fixture.hook.reached(1).await;
@@ -72,11 +68,7 @@ async fn entry_without_tenants_gets_nothing_about_a_tenant_whose_keys_are_gone(o
     let mut fixture = NotifyFixture::start(on, &of_both).await;
     fixture.hook.answers(500);
     fixture.app.model.then(text_answer("done"));
-    let reply = fixture
-        .app
-        .actor(OTHER)
-        .post("/v1/tasks", &json!({"input": "hello"}))
-        .await;
+    let reply = fixture.app.actor(OTHER).create_task("hello").await;
     assert_eq!(reply.str("/status"), "Completed");
     fixture.hook.reached(1).await;
     fixture

@@ -15,8 +15,15 @@ mod secrecy;
 use std::sync::Arc;
 use std::time::Duration;
 
+use holdpoint::store::Store;
+use holdpoint::task::change::{Counters, LeaseChange};
+use holdpoint::task::id::TaskId;
+use holdpoint::task::item::Fact;
+use holdpoint::task::request::RequestSpec;
+use holdpoint::task::status::TaskStatus;
 use serde_json::{Value, json};
 
+use crate::store::store_fixture::{change, fresh, new_task, status};
 use crate::support::fake_chat_completions::text_answer;
 use crate::support::fake_receiver::FakeReceiver;
 use crate::support::test_app::{ACCOUNTS, Held, OPS, On, REFUNDS, TestApp};
@@ -151,6 +158,21 @@ impl NotifyFixture {
         })
         .await
     }
+}
+
+/// Stores a task of alice that waits for the answer to this question.
+pub async fn store_question(store: &Store, question: RequestSpec) {
+    let id = TaskId(fresh());
+    let mut task = new_task(id, "acme", "alice");
+    let paused = status(TaskStatus::Paused);
+    task.facts
+        .extend([Fact::InterventionRequested(question), paused]);
+    task.counters = Counters {
+        open_requests: 1,
+        ..Counters::default()
+    };
+    task.lease = LeaseChange::Park { wake_in: None };
+    store.commit(change(id, vec![task])).await.unwrap();
 }
 
 /// Returns the time at a JSON pointer such as `/last/at`, in microseconds.

@@ -1,7 +1,11 @@
 //! Tests the review of MCP servers' tools by `holdpoint mcp lock`.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use axum::Router;
 use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderMap, StatusCode, Uri};
 use serde_json::{Value, json};
 
 use super::holdpoint;
@@ -26,6 +30,47 @@ async fn server_with(tool: &'static str, description: &'static str) -> String {
     };
     let address = serve(Router::new().fallback(answer)).await;
     format!("http://{address}/mcp")
+}
+
+/// Serves an MCP server of the revision 2026-07-28 and its token endpoint. The server refuses the
+/// first token. Two of its tools quote a token each. Returns the URL of the origin.
+async fn server_that_quotes_tokens() -> String {
+    let issued = Arc::new(AtomicUsize::new(0));
+    let answer = move |uri: Uri, headers: HeaderMap, message: String| {
+        let issued = Arc::clone(&issued);
+        async move {
+            let json = [(CONTENT_TYPE, "application/json")];
+            if uri.path() == "/token" {
+                let token = format!("t0ken-t0ken-{}", issued.fetch_add(1, Ordering::SeqCst) + 1);
+                let granted = json!({"access_token": token, "token_type": "bearer"});
+                return (StatusCode::OK, json, granted.to_string());
+            }
+            if headers["authorization"] == "Bearer t0ken-t0ken-1" {
+                return (StatusCode::UNAUTHORIZED, json, String::new());
+            }
+            let message: Value = serde_json::from_str(&message).unwrap();
+            let tool = |name: &str, text: &str| {
+                let schema = json!({"type": "object"});
+                json!({"name": name, "description": text, "inputSchema": schema})
+            };
+            let tools = [
+                tool("quote_refused", "Send t0ken-t0ken-1."),
+                tool("quote_used", "Send t0ken-t0ken-2."),
+                tool("read_file", "Reads."),
+            ];
+            let result = match message["method"].as_str().unwrap() {
+                "server/discover" => {
+                    json!({"supportedVersions": ["2026-07-28"], "resultType": "complete"})
+                }
+                "tools/list" => json!({"tools": tools, "resultType": "complete"}),
+                other => panic!("{other}"),
+            };
+            let answer = json!({"jsonrpc": "2.0", "id": message["id"], "result": result});
+            (StatusCode::OK, json, answer.to_string())
+        }
+    };
+    let address = serve(Router::new().fallback(answer)).await;
+    format!("http://{address}")
 }
 
 /// Reviews the tools of two servers without a lock file, and returns the report.
@@ -143,4 +188,26 @@ async fn review_warns_of_a_text_that_names_another_servers_tool_as_models_see_it
     ] {
         assert!(text.contains(&warning), "{text}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn review_leaves_out_a_tool_that_quotes_the_token_in_use_or_a_refused_token() {
+    let origin = server_that_quotes_tokens().await;
+    let folder = Folder::new();
+    let oauth = format!(
+        "{{ token_url: '{origin}/token', client_id: holdpoint, client_secret: '${{CLIENT}}' }}"
+    );
+    let yaml = format!("mcp: {{ files: {{ url: '{origin}/mcp', oauth: {oauth} }} }}\n");
+    std::fs::write(folder.file("holdpoint.yaml"), yaml).unwrap();
+    let client = ("CLIENT", "cl1ent-s3cret");
+    let reviewed = holdpoint(folder.path(), &["mcp", "lock", "--yes"], &[client]);
+    assert_eq!(reviewed.code, Some(0), "{}", reviewed.err);
+    for tool in ["quote_refused", "quote_used"] {
+        let skipped = format!("  skipped  {tool}\n");
+        assert!(reviewed.out.contains(&skipped), "{}", reviewed.out);
+    }
+    let written = std::fs::read_to_string(folder.file("holdpoint.mcp.json")).unwrap();
+    assert!(written.contains("read_file"), "{written}");
+    let everything = format!("{written}{}{}", reviewed.out, reviewed.err);
+    assert!(!everything.contains("t0ken"), "{everything}");
 }

@@ -3,6 +3,7 @@
 use super::holdpoint;
 use super::served_binary::Folder;
 use crate::notify::NEW;
+use crate::support::api_contract;
 use crate::support::fake_mail_server::FakeMailServer;
 use crate::support::fake_receiver::FakeReceiver;
 
@@ -33,6 +34,11 @@ async fn ping_is_signed_and_its_answer_is_printed() {
     assert_eq!(
         (message.kind(), &message.body["data"]),
         ("ping", &serde_json::json!({"target": "backend"}))
+    );
+    assert!(
+        api_contract::is_a("WebhookMessage", &message.body),
+        "{}",
+        message.text
     );
     hook.answers(500);
     let failed = run("backend");
@@ -167,7 +173,7 @@ async fn ping_by_mail_fails_if_nobody_whom_the_entry_names_has_an_address() {
         let arguments = ["notify", "by-mail", "--config", "holdpoint.yaml"];
         let done = holdpoint(folder.path(), &arguments, &[("KEY", NEW)]);
         assert_eq!(done.code, Some(code), "{people}: {}", done.err);
-        let expected = "none of the entry's people has an address";
+        let expected = "by-mail: none of the entry's people has an address\n";
         assert_eq!(done.err.contains(expected), code == 1, "{}", done.err);
     }
 }

@@ -125,17 +125,24 @@ async fn replacing(
     }
 }
 
+/// Returns a change that creates a task, and that the proxy recognizes by its mark.
+fn marked() -> Change {
+    let id = TaskId(fresh());
+    let mut new = new_task(id, "acme", "alice");
+    new.facts.push(said(std::str::from_utf8(MARK).unwrap()));
+    change(id, vec![new])
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn commit_whose_answer_was_lost_is_found_by_its_id_and_not_written_twice() {
     let fixture = StoreFixture::postgres().await;
     let way = lossy(&fixture, MARK).await;
     let store = way.store(Arc::new(SystemClock)).await;
     for lost in 1..4 {
-        let id = TaskId(fresh());
-        let mut new = new_task(id, "acme", "alice");
-        new.facts.push(said(std::str::from_utf8(MARK).unwrap()));
+        let written = marked();
+        let id = written.root;
         way.swallow.store(lost, Ordering::SeqCst);
-        let at = store.commit(change(id, vec![new])).await.unwrap().at;
+        let at = store.commit(written).await.unwrap().at;
         let journal = fixture.store.journal(id).await.unwrap().unwrap();
         assert_eq!((journal.items.len(), journal.row.version), (3, 1));
         assert_eq!(journal.items[0].at, at);
@@ -150,14 +157,6 @@ async fn commit_whose_answer_was_lost_is_found_by_its_id_and_not_written_twice()
         );
         assert_eq!(fixture.row(id).await.version, 2);
     }
-}
-
-/// Returns a change that creates a task, and that the proxy recognizes by its mark.
-fn marked() -> Change {
-    let id = TaskId(fresh());
-    let mut new = new_task(id, "acme", "alice");
-    new.facts.push(said(std::str::from_utf8(MARK).unwrap()));
-    change(id, vec![new])
 }
 
 /// The commit may be on disk when the server ends by a panic, so the code of the panic does not
@@ -309,6 +308,73 @@ async fn commit_without_a_connection_is_unavailable_and_not_written() {
     assert_eq!(result, Err(CommitError::Unavailable));
     assert!(!store.ready().await);
     assert!(fixture.store.task(id).await.unwrap().is_none());
+}
+
+/// Opens a store at a pooler that refuses the login with this error. Returns the store's error.
+async fn error_at_a_pooler(code: &str, message: &str) -> OpenError {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let pooler = listener.local_addr().unwrap();
+    let settings = Settings {
+        url: Secret::new(format!("postgres://u@{pooler}/d?sslmode=disable")),
+        ..Settings::default()
+    };
+    let refuses = async {
+        let (mut client, _) = listener.accept().await.unwrap();
+        let length = client.read_u32().await.unwrap();
+        let mut startup = vec![0; usize::try_from(length).unwrap() - 4];
+        client.read_exact(&mut startup).await.unwrap();
+        let fields = format!("SFATAL\0C{code}\0M{message}\0\0");
+        let size = u32::try_from(fields.len() + 4).unwrap();
+        let reply = [&b"E"[..], &size.to_be_bytes(), fields.as_bytes()].concat();
+        client.write_all(&reply).await.unwrap();
+    };
+    let (opened, ()) = tokio::join!(Store::open(&settings, Arc::new(SystemClock)), refuses);
+    opened.unwrap_err()
+}
+
+/// `PgBouncer` gives the code 08P01 to each of its own errors. Other poolers have further codes of
+/// class 08 for a server that is down.
+#[tokio::test]
+async fn pooler_whose_server_is_down_is_unavailable_at_the_start() {
+    let down = "server login has been failing, cached error: connect failed (server_login_retry)";
+    for (code, message) in [
+        ("08P01", down),
+        ("08P01", "client_login_timeout (server down)"),
+        ("08P01", "pgbouncer cannot connect to server"),
+        ("08P01", "pooler is shutting down"),
+        ("08P01", "server shutting down"),
+        ("08006", "no server"),
+    ] {
+        let error = error_at_a_pooler(code, message).await;
+        assert!(
+            matches!(&error, OpenError::Unavailable { reason, .. } if reason == message),
+            "{error:?}"
+        );
+    }
+    let wrong = "password authentication failed";
+    let error = error_at_a_pooler("08P01", wrong).await;
+    assert!(
+        matches!(&error, OpenError::Refused(reason) if reason == wrong),
+        "{error:?}"
+    );
+}
+
+/// A probe takes 20 ms here. So 400 probes, one after the other on one connection, would take 8 s,
+/// and most of them would end by their timeout.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn concurrent_readiness_checks_share_a_probe_and_are_no_outage() {
+    let fixture = StoreFixture::postgres().await;
+    let line = Forwarder::to(fixture.settings.url.reveal()).await;
+    let settings = Settings {
+        url: Secret::new(line.url().to_owned()),
+        ..fixture.settings.clone()
+    };
+    let store = Store::open(&settings, Arc::new(SystemClock)).await.unwrap();
+    assert!(store.ready().await, "this opens the connection");
+    line.delay(Duration::from_millis(10));
+    let checks = futures_util::future::join_all((0..400).map(|_| store.ready())).await;
+    assert!(checks.into_iter().all(|is_ready| is_ready));
+    assert!(!store.is_out());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

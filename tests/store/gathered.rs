@@ -144,6 +144,24 @@ async fn question_that_comes_during_a_send_waits_for_the_pause_and_not_for_the_l
 }
 
 #[apply(both)]
+async fn message_does_not_wait_for_the_longer_pause_of_an_earlier_configuration(
+    fixture: StoreFixture,
+) {
+    want(&fixture, &["request.created"]);
+    question(&fixture, &["bob"]).await;
+    let first = claim(&fixture).await.remove(0);
+    assert!(allowed(&fixture, &first[0], Duration::from_hours(24)).await);
+    assert_eq!(sent(&fixture, &first).await, 1);
+    question(&fixture, &["bob"]).await;
+    let second = claim(&fixture).await.remove(0);
+    assert_eq!(second.len(), 1);
+    assert!(allowed(&fixture, &second[0], INTERVAL).await);
+    assert_eq!(sent(&fixture, &second).await, 1);
+    question(&fixture, &["bob"]).await;
+    assert_eq!(claim(&fixture).await.len(), 0, "the new pause begins");
+}
+
+#[apply(both)]
 async fn person_gets_every_due_delivery_however_many_wait_for_other_people(fixture: StoreFixture) {
     want(&fixture, &["request.created"]);
     let names: Vec<String> = (10..40).map(|number| format!("user-{number}")).collect();

@@ -340,6 +340,22 @@ async fn migration_that_meets_a_long_transaction_says_so_and_goes_on_at_the_next
     assert!(open(&fixture.settings).await.unwrap().ready().await);
 }
 
+/// The text of migration 27 sets no `lock_timeout`.
+#[tokio::test]
+async fn migration_without_a_lock_timeout_of_its_own_gives_up_on_a_table_in_use() {
+    let fixture = StoreFixture::postgres().await;
+    fixture.store.close().await;
+    let url = fixture.settings.url.reveal();
+    let undo = "alter table delivery drop column came_early; delete from _sqlx_migrations where version >= 27";
+    run(url, undo.to_owned()).await;
+    let mut reader = PgConnection::connect(url).await.unwrap();
+    let mut held = reader.begin().await.unwrap();
+    held.execute("select count(*) from delivery").await.unwrap();
+    let opened = tokio::time::timeout(Duration::from_mins(1), open(&fixture.settings)).await;
+    let refused = opened.expect("the migration gives up").unwrap_err();
+    assert!(matches!(refused, OpenError::TableInUse), "{refused:?}");
+}
+
 #[tokio::test]
 async fn migration_of_an_index_that_was_killed_is_repeated_at_the_next_start() {
     let fixture = StoreFixture::postgres().await;
@@ -381,30 +397,32 @@ async fn postgres_with_synchronous_commit_off_is_refused() {
     assert!(open(&settings).await.unwrap().ready().await);
 }
 
-#[tokio::test]
-async fn database_whose_encoding_is_not_utf8_is_refused() {
+/// Opens a new database with this encoding. Returns its server, which stops when it is dropped, and
+/// the result.
+async fn open_with_encoding(encoding: &str) -> (PrivateCluster, Result<Store, OpenError>) {
     let cluster = PrivateCluster::start();
-    let create = "create database latin encoding 'LATIN1' template template0";
-    run(&cluster.url("postgres"), create.to_owned()).await;
+    let create = format!("create database encoded encoding '{encoding}' template template0");
+    run(&cluster.url("postgres"), create).await;
     let settings = Settings {
-        url: Secret::new(cluster.url("latin")),
+        url: Secret::new(cluster.url("encoded")),
         ..Settings::default()
     };
-    let refused = open(&settings).await.unwrap_err();
+    let opened = open(&settings).await;
+    (cluster, opened)
+}
+
+#[tokio::test]
+async fn database_whose_encoding_is_not_utf8_is_refused() {
+    let (_cluster, opened) = open_with_encoding("LATIN1").await;
+    let refused = opened.unwrap_err();
     assert!(matches!(refused, OpenError::Encoding), "{refused:?}");
 }
 
 /// `initdb` chooses `SQL_ASCII` where the locale is `C` or `POSIX`.
 #[tokio::test]
 async fn database_whose_encoding_is_sql_ascii_keeps_every_text() {
-    let cluster = PrivateCluster::start();
-    let create = "create database bytes encoding 'SQL_ASCII' template template0";
-    run(&cluster.url("postgres"), create.to_owned()).await;
-    let settings = Settings {
-        url: Secret::new(cluster.url("bytes")),
-        ..Settings::default()
-    };
-    let store = open(&settings).await.unwrap();
+    let (_cluster, opened) = open_with_encoding("SQL_ASCII").await;
+    let store = opened.unwrap();
     let id = TaskId(fresh());
     let text = "Übergröße, 退款, 🦀";
     let mut new = new_task(id, "acme", "alice");

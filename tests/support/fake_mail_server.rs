@@ -67,6 +67,10 @@ pub enum MailBehaviour {
     Hang,
     /// The server refuses every recipient with this SMTP reply code.
     Refuse(u16),
+    /// The server refuses every recipient with this SMTP reply code, and sends nothing more.
+    RefuseAndHang(u16),
+    /// The server refuses each mail whose text contains this text with the SMTP reply code 554.
+    RefuseText(&'static str),
     /// The server refuses the sign-in. Its reply repeats the client's whole `AUTH` line.
     RefuseSignIn,
     /// The only sign-in on offer is CRAM-MD5.
@@ -180,6 +184,10 @@ impl Inner {
                     say(&mut stream, &format!("{code} no: {line}\r\n")).await?;
                     continue;
                 }
+                ("RCPT", MailBehaviour::RefuseAndHang(code)) => {
+                    say(&mut stream, &format!("{code} no\r\n")).await?;
+                    return std::future::pending().await;
+                }
                 ("RCPT", _) => {
                     to = line.split(['<', '>']).nth(1).unwrap_or("").to_owned();
                     "250 fine\r\n"
@@ -196,6 +204,12 @@ impl Inner {
                         raw.push_str("\r\n");
                     }
                     let mail = Mail::of(&to, &raw);
+                    if let MailBehaviour::RefuseText(text) = then
+                        && mail.text.contains(text)
+                    {
+                        say(&mut stream, "554 no\r\n").await?;
+                        continue;
+                    }
                     self.ledger.send_modify(|all| all.push(mail));
                     mails += 1;
                     match then {
@@ -209,6 +223,8 @@ impl Inner {
                         MailBehaviour::Take
                         | MailBehaviour::CutSecond
                         | MailBehaviour::Refuse(_)
+                        | MailBehaviour::RefuseAndHang(_)
+                        | MailBehaviour::RefuseText(_)
                         | MailBehaviour::RefuseSignIn
                         | MailBehaviour::OfferCramMd5 => {}
                     }

@@ -284,7 +284,7 @@ fn reminder_after_the_end_of_a_rules_questions_reaches_no_person() {
     };
     let all = format!("{BOB}, {EVE}");
     let both = reach("bob (late)", "eve (late)");
-    assert_eq!(found(&all, &late("59m")), (both, vec![]));
+    assert_eq!(found(&all, &late("54m")), (both, vec![]));
     for after in ["1h", "2h"] {
         let (lines, warnings) = found(&all, &late(after));
         assert_eq!(lines, reach("bob (late)", "nobody"));
@@ -298,6 +298,77 @@ fn reminder_after_the_end_of_a_rules_questions_reaches_no_person() {
             vec![format!("policy[1].{NOBODY}")]
         )
     );
+}
+
+#[test]
+fn gather_that_is_as_long_as_a_question_stays_open_is_warned_about() {
+    let warned = |more: &str| {
+        let entry = TO_ALL.replace(" } }", &format!(" }}, {more} }}"));
+        let people = format!("{BOB}, {EVE}");
+        found(&people, &format!("{SERVER}to: [ {entry} ]")).1
+    };
+    let over = |rule: &str, gather: &str| {
+        [format!(
+            "notify.to[0].gather: a question of the rule `{rule}` may be over before its message is sent, which is up to \
+             {gather} after an earlier message: shorten `gather`"
+        )]
+    };
+    let none = Vec::<String>::new();
+    assert_eq!(warned("gather: 59m"), none);
+    assert_eq!(warned("gather: 1h"), over("s", "1h"));
+    // The agent cannot propose a call that the rule `s` matches.
+    let unsent = [format!("policy[1].{NOBODY}")];
+    assert_eq!(warned("gather: 1h, agents: [a]"), unsent);
+    assert_eq!(warned("when: { after: 55m }"), over("s", "5m"));
+    assert_eq!(warned("when: { before_expiry: 2m }"), none);
+    assert_eq!(
+        warned("when: { before_expiry: 2m }, gather: 2m"),
+        over("r", "2m")
+    );
+}
+
+#[test]
+fn entry_with_agents_is_named_for_the_rules_whose_tools_they_may_call() {
+    let reached = |tools: &str| {
+        let config = read(&format!(
+            "models: {{ m: {{ provider: openai, model: x }} }}
+agents:
+  boss: {{ model: m, human: [guidance], sub_agents: [clerk] }}
+  clerk: {{ model: m, tools: [t] }}
+  other: {{ model: m, tools: [s], sub_agents: [boss], human: [confirmation] }}
+gates:
+  some: {{ description: Some., tools: [t] }}
+  any: {{ description: Any., tools: [], other_tools: judge }}
+default_agent: boss
+{TOOL}auth: {{ api_keys: [ {{ user: bob, key: '0123456789abcdef' }} ], people: [ {BOB} ] }}
+policy: [ {{ name: r, tools: [{tools}], decide: hold }} ]
+notify: {{ {SERVER}to: [
+  {{ name: boss, slack: {{ url: 'https://h/x' }}, agents: [boss] }},
+  {{ name: some, slack: {{ url: 'https://h/x' }}, agents: [some] }},
+  {{ name: any, slack: {{ url: 'https://h/x' }}, agents: [any] }},
+  {{ name: late, mail: {{}}, agents: [some, other] }} ] }}\n"
+        ));
+        let lines = config.unwrap().recipient_lines().concat();
+        let known = [
+            "boss for calls of boss",
+            "some for calls of some",
+            "any for calls of any",
+        ];
+        let late = "bob (late for calls of some or other)";
+        let named = [&known[..], &[late]].concat().into_iter();
+        named.map(|name| lines.contains(name)).collect::<Vec<_>>()
+    };
+    for (tools, named) in [
+        ("t", [true, true, true, true]),
+        ("s", [false, false, true, true]),
+        ("clerk", [true, false, true, true]),
+        ("boss", [false, false, true, true]),
+        ("'*'", [true, true, true, true]),
+        ("request_human_guidance", [true, false, true, true]),
+        ("request_confirmation", [false, false, true, true]),
+    ] {
+        assert_eq!(reached(tools), named, "{tools}");
+    }
 }
 
 #[test]

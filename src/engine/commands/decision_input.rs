@@ -146,7 +146,9 @@ pub(crate) fn validate(
             }
             if let Some(requested) = remember {
                 let misfit = |call| grant_misfit(caller, spec, call, *action, *requested);
-                if let Some((place, detail)) = spec.own_calls().find_map(misfit) {
+                // The answer concerns the open calls alone.
+                let state = row.state();
+                if let Some((place, detail)) = state.open_calls(&caller.user_id).find_map(misfit) {
                     return Err(Refusal::invalid(place, detail));
                 }
             }

@@ -3,7 +3,6 @@
 //! for a tool call or a model's answer is dropped once this call or answer is recorded.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
 use std::iter;
 
 use serde_json::json;
@@ -124,13 +123,16 @@ impl<'e> Driver<'e> {
     /// Finds the first missing credential of each of these calls. Opens one request for each
     /// missing credential, about the first call that lacks it. Opens no request beyond the limit on
     /// the tree's open requests. A call becomes invalid if the configuration does not define the
-    /// credential for this agent. Returns `true` if a credential is missing.
+    /// credential for this agent. In that case, opens no request yet, because the journal has the
+    /// results of a commit before its requests. Returns `true` if a credential is missing.
     pub(crate) fn request_missing_credentials(
         &mut self,
         calls: &[CallId],
         known: &Credentials,
     ) -> bool {
-        let (mut requested, mut is_missing) = (BTreeSet::new(), false);
+        let remaining = self.session.own.progress.remaining_requests();
+        let mut requested = Vec::<(CallState, &Service)>::new();
+        let (mut is_missing, mut is_judged) = (false, false);
         for state in self.states_of(calls) {
             let Some(entry) = self.offered(&state.call.name) else {
                 continue;
@@ -139,22 +141,23 @@ impl<'e> Driver<'e> {
                 continue;
             };
             is_missing = true;
-            match self.received_service(&name) {
-                Some(service)
-                    if !requested.contains(&name)
-                        && self.session.own.progress.remaining_requests() > 0 =>
-                {
-                    requested.insert(name);
-                    self.request_credential(&state, service);
-                }
-                Some(_) => {}
-                None => {
-                    let reason =
-                        format!("the configuration has no credential {name} for this agent");
-                    let id = state.call.tool_call_id;
-                    self.session.push_judgement(id, Judgement::invalid(reason));
-                }
+            let Some(service) = self.received_service(&name) else {
+                let reason = format!("the configuration has no credential {name} for this agent");
+                let id = state.call.tool_call_id;
+                self.session.push_judgement(id, Judgement::invalid(reason));
+                is_judged = true;
+                continue;
+            };
+            let is_requested = requested.iter().any(|(_, other)| other.name == name);
+            if !is_requested && requested.len() < remaining {
+                requested.push((state, service));
             }
+        }
+        if is_judged {
+            return true;
+        }
+        for (state, service) in requested {
+            self.request_credential(&state, service);
         }
         is_missing
     }

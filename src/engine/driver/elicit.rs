@@ -27,7 +27,7 @@ impl Driver<'_> {
     /// # Errors
     /// `Lost` when the service goes down before the database answers.
     pub(super) async fn elicit(&mut self, calls: &[CallId]) -> Result<(), Stop> {
-        let mut ended = Vec::new();
+        let (mut ended, mut specs) = (Vec::new(), Vec::new());
         for state in self.states_of(calls) {
             let Some(elicitation) = self.open_elicitation(&state) else {
                 let text = "The tool asked the user a question, which could not be stored.";
@@ -42,17 +42,21 @@ impl Driver<'_> {
             let terms = self
                 .elicitation_terms(&state, &elicitation.server, &first.message)
                 .await;
-            let spec = RequestSpec {
+            specs.push(RequestSpec {
                 question: Some(first.message),
                 details: Some(elicitation.details()),
                 form: Some(first.form),
                 elicitation: Some(elicitation),
                 ..self.new_request(RequestKind::Elicitation, calls, terms)
-            };
+            });
+        }
+        // The journal has the results of a commit before its requests.
+        self.end_unattempted(ended).await?;
+        for spec in specs {
             self.session
                 .push(Fact::InterventionRequested(spec.sealed()));
         }
-        self.end_unattempted(ended).await
+        Ok(())
     }
 
     /// Returns the questions with which the server interrupted the call's last attempt. If a person
@@ -99,9 +103,9 @@ impl Driver<'_> {
     /// time. For an allowed call, and if that rule is gone, the present rule gives the terms.
     async fn elicitation_terms(&self, state: &CallState, server: &str, text: &str) -> Terms {
         let policy = &self.engine.policy;
-        let replacing = self.replacing_rule(state).await;
-        let rule = replacing.as_deref().or_else(|| state.rule());
-        let recorded = state.recorded_terms().filter(|_| replacing.is_none());
+        let rule = self.present_rule(state).await;
+        let rule = rule.as_deref();
+        let recorded = state.recorded_terms().filter(|_| rule == state.rule());
         let of_rule = recorded.or_else(|| policy.terms(rule?));
         let of_rule = of_rule.cloned().unwrap_or_default();
         let names_tool = rule.is_some_and(|rule| policy.names_exactly(rule, &state.call.name));
@@ -120,15 +124,16 @@ impl Driver<'_> {
         }
     }
 
-    /// Returns the rule that decides about a call now, if the configuration no longer has the rule
-    /// of the call's judgement, for example because the rule was renamed. Otherwise `None`.
-    pub(super) async fn replacing_rule(&self, state: &CallState) -> Option<String> {
-        if self.engine.policy.terms(state.rule()?).is_some() {
-            return None;
+    /// Returns the rule of a call. If the configuration no longer has this rule, for example
+    /// because it was renamed, returns the rule that decides about the call now, if any.
+    pub(super) async fn present_rule(&self, state: &CallState) -> Option<String> {
+        let recorded = state.rule()?.to_owned();
+        if self.engine.policy.terms(&recorded).is_some() {
+            return Some(recorded);
         }
         let call = (state.call.name.as_str(), state.arguments_text());
         let judgement = self.engine.verdict(self.session, self.agent, call).await;
-        judgement.rule
+        judgement.rule.or(Some(recorded))
     }
 
     /// Whether the tool of a call has another definition than when its server asked the last

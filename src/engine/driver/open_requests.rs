@@ -226,9 +226,8 @@ impl Driver<'_> {
         if state.grant().is_none() {
             return state.terms();
         }
-        let replacing = self.replacing_rule(state).await;
-        let rule = replacing.as_deref().or_else(|| state.rule());
-        let terms = rule.and_then(|rule| self.engine.policy.terms(rule));
+        let rule = self.present_rule(state).await;
+        let terms = rule.and_then(|rule| self.engine.policy.terms(&rule));
         terms.cloned().unwrap_or_default()
     }
 

@@ -10,6 +10,15 @@ use super::{Driver, Stop};
 use crate::task::id::CallId;
 use crate::tool::StartReason;
 
+/// The calls whose tools have not been compared.
+#[derive(Default)]
+struct UncomparedCalls {
+    /// The calls whose tools could not be compared, with the problem of each.
+    failed: Vec<(CallId, String)>,
+    /// The calls that were skipped, because a credential is missing.
+    skipped: Vec<CallId>,
+}
+
 impl Driver<'_> {
     /// Compares the tools of these calls with their reviewed definitions, before the calls are
     /// judged for the first time or shown in a reconcile request. Ignores a failed comparison:
@@ -25,27 +34,30 @@ impl Driver<'_> {
 
     /// Compares the tools of these calls with their reviewed definitions, right before the calls
     /// start. If a command waits for the next commit, first commits the pending facts, unless the
-    /// call is made at a gate. If a tool cannot be compared, ends its calls (see `end_unattempted`)
-    /// and returns `false`, so that the driver asks `next_step` again.
+    /// call is made at a gate. Returns the calls whose tools were not compared because a credential
+    /// is missing. If a tool cannot be compared, ends its calls (see `end_unattempted`) and returns
+    /// `None`, so that the driver asks `next_step` again.
     ///
     /// # Errors
     /// As from `Engine::save`.
-    pub(super) async fn prepare_tools(&mut self, calls: &[CallId]) -> Result<bool, Stop> {
-        let failed = self.compare_tools(calls, true).await?;
+    pub(super) async fn prepare_tools(
+        &mut self,
+        calls: &[CallId],
+    ) -> Result<Option<Vec<CallId>>, Stop> {
+        let UncomparedCalls { failed, skipped } = self.compare_tools(calls, true).await?;
         let are_ready = failed.is_empty();
         self.end_unattempted(failed).await?;
-        Ok(are_ready)
+        Ok(are_ready.then_some(skipped))
     }
 
     /// Compares the tools whose last comparison is too old. `start_now` says whether the calls start
-    /// now, which decides how recent a comparison must be (see `Tool::is_stale`). Returns the
-    /// problem of each call whose tool could not be compared. Skips calls that lack a credential,
-    /// because a person is asked for the credential first.
+    /// now, which decides how recent a comparison must be (see `Tool::is_stale`). Skips calls that
+    /// lack a credential, because a person is asked for the credential first.
     async fn compare_tools(
         &mut self,
         calls: &[CallId],
         start_now: bool,
-    ) -> Result<Vec<(CallId, String)>, Stop> {
+    ) -> Result<UncomparedCalls, Stop> {
         let stale = calls.iter().filter_map(|id| {
             let state = self.session.own.progress.call(*id)?;
             let entry = self.offered(&state.call.name)?;
@@ -59,7 +71,7 @@ impl Driver<'_> {
         });
         let stale: Vec<_> = stale.collect();
         if stale.is_empty() {
-            return Ok(Vec::new());
+            return Ok(UncomparedCalls::default());
         }
         if start_now && self.session.reply.is_some() && self.agent.gate.is_none() {
             // The comparison may take more than a minute. Without this commit, a decision could
@@ -74,10 +86,10 @@ impl Driver<'_> {
         }
         let credentials = self.credentials().await?;
         let task = self.session.task_id();
-        let ready = stale
+        let (ready, lacking): (Vec<_>, Vec<_>) = stale
             .into_iter()
-            .filter(|(_, _, tool)| self.missing_credential(tool.spec(), &credentials).is_none());
-        let compared = ready.map(async |(id, start, tool)| {
+            .partition(|(_, _, tool)| self.missing_credential(tool.spec(), &credentials).is_none());
+        let compared = ready.into_iter().map(async |(id, start, tool)| {
             let why = tool.prepare(start, task, &credentials).await.err()?;
             let name = &tool.spec().name;
             let text = format!(
@@ -85,6 +97,9 @@ impl Driver<'_> {
             );
             Some((id, text))
         });
-        Ok(join_all(compared).await.into_iter().flatten().collect())
+        Ok(UncomparedCalls {
+            failed: join_all(compared).await.into_iter().flatten().collect(),
+            skipped: lacking.into_iter().map(|(id, _, _)| id).collect(),
+        })
     }
 }

@@ -17,7 +17,7 @@ use crate::failpoint;
 use crate::task::call_state::{CallState, Phase};
 use crate::task::elicitation::Resume;
 use crate::task::id::CallId;
-use crate::task::item::Fact;
+use crate::task::item::{Fact, Item};
 use crate::task::step::{Ending, StepContext};
 use crate::task::tool_spec::ToolSpec;
 use crate::tool::credential::Credentials;
@@ -86,7 +86,11 @@ impl<'e> Driver<'e> {
     /// the calls do not start now: for example, a tool cannot be prepared, or the service stops. If
     /// the service stops, the driver queues the task at its next step.
     async fn prepare_attempts(&mut self, calls: &[CallId]) -> Result<Option<ToolAttempts>, Stop> {
-        if !self.prepare_tools(calls).await? || self.engine.stop.is_cancelled() {
+        self.save_openings().await?;
+        let Some(uncompared) = self.prepare_tools(calls).await? else {
+            return Ok(None);
+        };
+        if self.engine.stop.is_cancelled() {
             return Ok(None);
         }
         let compared = self.present_tools(calls);
@@ -100,10 +104,11 @@ impl<'e> Driver<'e> {
         if self.request_missing_credentials(calls, &credentials) {
             return Ok(None);
         }
-        if self.present_tools(calls) != compared {
-            // While this function judged the calls, another task found that a server has changed a
-            // tool. So the judgements may be out of date: no call starts, and the driver asks
-            // `next_step` again.
+        if !uncompared.is_empty() || self.present_tools(calls) != compared {
+            // While this function prepared or judged the calls, a person gave the credential that
+            // was missing for a comparison, or another task found that a server has changed a tool.
+            // So the judgements may be out of date: no call starts, and the driver asks `next_step`
+            // again.
             return Ok(None);
         }
         let attempts = self.journal_starts(calls, &compared, &credentials, continuations);
@@ -112,6 +117,23 @@ impl<'e> Driver<'e> {
             return Ok(None);
         }
         Ok(Some(attempts))
+    }
+
+    /// Commits the pending facts if a request or the start of a sub-agent is among them. The caller
+    /// may journal judgements, or results of calls that do not run. In the journal, these come
+    /// before the requests and the starts of their commit.
+    pub(super) async fn save_openings(&mut self) -> Result<(), Stop> {
+        let opens = |item: &Item| {
+            let fact = &item.fact;
+            matches!(
+                fact,
+                Fact::InterventionRequested(_) | Fact::SubAgentStarted { .. }
+            )
+        };
+        if self.session.own.pending_items().iter().any(opens) {
+            self.save(self.engine.take_lease()).await?;
+        }
+        Ok(())
     }
 
     /// Whether the tool of one of these calls has missed the send window in an earlier call,

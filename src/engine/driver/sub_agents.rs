@@ -38,8 +38,10 @@ fn continue_conversation(related: &mut RelatedDraft, agent: &Agent, message: Fac
 impl Driver<'_> {
     /// If the calls may still start, gives each of them a sub-agent's task: a new task, or the
     /// reopened task of the conversation that the call continues. A call that exceeds a limit, or
-    /// whose agent is gone from the configuration, gets no task and is judged invalid.
+    /// whose agent is gone from the configuration, gets no task and is judged invalid. The driver
+    /// then asks `next_step` again, so that the journal has the result of this call first.
     pub(crate) async fn start_sub_agents(&mut self, calls: &[CallId]) -> Result<(), Stop> {
+        self.save_openings().await?;
         if !self.may_start(calls).await? {
             return Ok(());
         }
@@ -56,8 +58,9 @@ impl Driver<'_> {
                     format!("the agent {name:?} is gone from the configuration")
                 });
                 let id = state.call.tool_call_id;
+                self.save_openings().await?;
                 self.session.push_judgement(id, Judgement::invalid(reason));
-                continue;
+                return Ok(());
             };
             self.start_sub_agent(&state, sub, known);
         }

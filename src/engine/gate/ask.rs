@@ -28,8 +28,8 @@ use crate::task::change::{ASKER_UNTIL_DELIVERED, AskerPresence};
 pub struct GateAnswer {
     /// The call, as its asker sees it.
     pub call: GateCall,
-    /// Whether the answer is about an earlier call that the client names by key or id. `false` if
-    /// the ask proposed a new call.
+    /// Whether the client names the call by an id, or by a key that an earlier ask has stored.
+    /// `false` for the first ask with a key, also if it continues an equal call.
     pub replayed: bool,
     /// The handle by which the HTTP layer reports that the client has received the result. `Some`
     /// if the answer has a result that was not delivered yet.
@@ -110,6 +110,7 @@ impl Gates<'_> {
             // All steps but the wait are boxed, so that the wait keeps no memory for their futures.
             let begun = gate_proposal.continue_or_propose(ask.clone(), claim_limit);
             let (is_named, proposed) = Box::pin(begun).await?;
+            let replayed = is_named && matches!(proposed, Proposed::Continues(_));
             let waiter = |guard, listener, continues: bool| Waiter {
                 gates: self,
                 gate_proposal,
@@ -135,6 +136,7 @@ impl Gates<'_> {
                 }
                 Proposed::Stored(guard, drive) => {
                     let mut waiter = waiter(guard, drive.listener, false);
+                    waiter.name_by_key();
                     let session = waiter.wait_for_drive(drive.end).await;
                     waiter.wait_for_verdict(session).await?
                 }
@@ -143,7 +145,7 @@ impl Gates<'_> {
             if let Some(answer) = answer {
                 let (gate, decision) = (&answer.call.gate, answer.call.decision.as_str());
                 tracing::info!(target: "holdpoint::metric", metric = "gate_call", %gate, decision);
-                return Ok(answer);
+                return Ok(GateAnswer { replayed, ..answer });
             }
         }
         Err(Refusal::Unavailable.into())
@@ -316,6 +318,7 @@ impl Waiter<'_> {
         self.record_key(&mut session);
         match self.guard.drive(session).await {
             Ok(Some(drive)) => {
+                self.name_by_key();
                 (self.local_commits, self.replica_commits) = (Some(drive.listener), None);
                 Ok(Round::Retry(self.wait_for_drive(drive.end).await))
             }
@@ -357,9 +360,6 @@ impl Waiter<'_> {
             if let Err(error) = self.store_presence(session, lasts).await {
                 return round_after_error(error);
             }
-            // If this ask continues an equal call, the commit has also stored the proposal's key as
-            // a name of that call.
-            self.is_named |= self.continues && self.gate_proposal.proposal.identity.key().is_some();
         } else if is_leaving {
             self.record_key(&mut session);
             let left = self
@@ -429,7 +429,9 @@ impl Waiter<'_> {
         lasts: Duration,
     ) -> Result<TaskSession, CommitError> {
         self.record_key(&mut session);
-        self.guard.store_presence(session, lasts).await
+        let stored = self.guard.store_presence(session, lasts).await?;
+        self.name_by_key();
+        Ok(stored)
     }
 
     /// If the proposal has a new idempotency key, and continues an equal stored call, adds the key
@@ -439,6 +441,12 @@ impl Waiter<'_> {
             let key = self.gate_proposal.key();
             session.idempotency = key.map(|key| key.row(self.gate_proposal.caller, session, None));
         }
+    }
+
+    /// Called after a commit that has stored the proposal's key, if it has one. From then on, the
+    /// client names the call by this key.
+    fn name_by_key(&mut self) {
+        self.is_named |= self.gate_proposal.proposal.identity.key().is_some();
     }
 
     fn is_late(&self) -> bool {
@@ -454,7 +462,7 @@ impl Waiter<'_> {
         let raw = self.gates.engine.awaited_calls.raw_result(self.guard.task);
         Round::Answer(Box::new(GateAnswer {
             call,
-            replayed: self.is_named && self.continues,
+            replayed: false,
             raw: raw.filter(|_| is_settled),
             delivery,
         }))

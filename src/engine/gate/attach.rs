@@ -56,8 +56,8 @@ pub(super) enum Caution {
 pub(super) fn keyed_call(proposal: &Proposal) -> Option<KeyedCall> {
     let (tool, text) = (proposal.tool.as_str(), proposal.arguments_text.as_str());
     let value = parse_arguments(text)?;
-    let identity = match proposal.identity {
-        Identity::Bytes => format!("bytes\0{tool}\0{text}"),
+    let identity = match &proposal.identity {
+        Identity::Bytes { rest, .. } => format!("bytes\0{tool}\0{text}\0{rest}"),
         Identity::Value
         | Identity::Key { .. }
         | Identity::New

@@ -11,6 +11,7 @@ mod call;
 mod claim_limit;
 mod drive;
 mod max_open;
+mod message;
 mod presence;
 mod propose;
 mod read_call;
@@ -32,6 +33,7 @@ use super::{Engine, Refusal};
 use crate::store::RequestRow;
 use crate::task::id::TaskId;
 use crate::task::request::RequestKind;
+use crate::task::status::RequestStatus;
 use crate::task::verdict::Approvers;
 use crate::world::Locked;
 
@@ -72,7 +74,8 @@ pub struct Proposal {
     pub arguments_text: String,
     /// The caller's session id; `None` stands for the session `gate`.
     pub session_id: Option<String>,
-    /// The agent's own explanation of the call, shown to approvers as unverified.
+    /// The agent's own explanation of the call, or the rest of a request that a gateway asks about.
+    /// Shown to approvers as unverified.
     pub context: String,
     /// JSON text of an object, for rules and for readers of the task.
     pub metadata: String,
@@ -98,7 +101,7 @@ impl Proposal {
     }
 }
 
-/// A cell for the request that a proposed call waits for. `Gates::ask` writes the cell while it
+/// A cell for the open request that a proposed call waits for. `Gates::ask` writes the cell while it
 /// waits. The MCP endpoint of this service reads the cell, and tells the client about the request.
 #[derive(Clone, Debug, Default)]
 pub struct AskProgress(Arc<Locked<Option<AwaitedRequest>>>);
@@ -112,15 +115,16 @@ pub struct AwaitedRequest {
 }
 
 impl AskProgress {
-    /// Returns the request that `Gates::ask` has written last. `None` if the call has no request
-    /// so far.
+    /// Returns the open request that `Gates::ask` has written last. `None` if the call has no
+    /// request so far, or if its last request is closed, for example while the call runs.
     #[must_use]
     pub fn request(&self) -> Option<AwaitedRequest> {
         self.0.lock().clone()
     }
 
     fn show(&self, request: Option<&RequestRow>) {
-        *self.0.lock() = request.map(|request| AwaitedRequest {
+        let open = request.filter(|request| request.status == RequestStatus::Pending);
+        *self.0.lock() = open.map(|request| AwaitedRequest {
             kind: request.spec.kind,
             approvers: request.spec.terms.approvers.clone(),
         });
@@ -135,10 +139,18 @@ pub enum Identity {
     /// If an earlier call of the same owner, session and tool has arguments that are equal as JSON
     /// values, the proposal repeats that call.
     Value,
-    /// If an earlier call of the same owner, session and tool has arguments of the same bytes, the
-    /// proposal repeats that call. Used for gateways, which forward the client's own bytes after
-    /// the verdict.
-    Bytes,
+    /// If an earlier call of the same owner, session and tool has arguments of the same bytes and
+    /// the same `rest`, the proposal repeats that call. Used for gateways, which forward the
+    /// client's own bytes after the verdict.
+    Bytes {
+        /// The hash of the part of the client's request that an approval covers besides the tool
+        /// and the arguments: the place to which the gateway forwards the request, and the members
+        /// of the request that hold more input.
+        rest: String,
+        /// Whether [`Proposal::context`] shows that part cut. Such a call may run if the rules
+        /// allow it, but it is not held for people, who would not see what they approve.
+        is_cut: bool,
+    },
     /// The proposal repeats the call that was proposed with the same idempotency key.
     Key {
         key: String,
@@ -164,7 +176,7 @@ impl Identity {
     fn task(&self) -> Option<TaskId> {
         match self {
             Self::Call(task) | Self::CallOrKey { task, .. } => Some(*task),
-            Self::Value | Self::Bytes | Self::Key { .. } | Self::New => None,
+            Self::Value | Self::Bytes { .. } | Self::Key { .. } | Self::New => None,
         }
     }
 
@@ -172,7 +184,7 @@ impl Identity {
     fn key(&self) -> Option<&str> {
         match self {
             Self::Key { key, .. } | Self::CallOrKey { key, .. } => Some(key),
-            Self::Value | Self::Bytes | Self::New | Self::Call(_) => None,
+            Self::Value | Self::Bytes { .. } | Self::New | Self::Call(_) => None,
         }
     }
 
@@ -188,7 +200,7 @@ impl Identity {
         match self {
             Self::Key { attach, .. } => !attach,
             Self::New | Self::CallOrKey { .. } => true,
-            Self::Value | Self::Bytes | Self::Call(_) => false,
+            Self::Value | Self::Bytes { .. } | Self::Call(_) => false,
         }
     }
 }

@@ -14,7 +14,7 @@ use super::claim_limit::ClaimLimit;
 use super::drive::GateDrive;
 use super::max_open::OpenCallGuard;
 use super::presence::{AskerGuard, PRESENCE_GRACE};
-use super::{GateAnswer, GateRefusal, Gates, KEY_PATH, Proposal};
+use super::{GateAnswer, GateRefusal, Gates, Identity, KEY_PATH, Proposal};
 use crate::agent::gate::RecordedCalls;
 use crate::agent::{Agent, Gate};
 use crate::engine::commands::IdempotencyKey;
@@ -37,6 +37,9 @@ use crate::task::text::as_sentence;
 use crate::task::tool_spec::{Effect, ToolKind};
 use crate::task::verdict::{Judgement, Verdict};
 
+const UNSEEN_TEXT: &str =
+    "A person must approve this call, but it has over 16 KiB to show besides its arguments.";
+
 /// The first result of a proposal. The client that proposed the call gets the verdict later.
 pub(super) enum Proposed {
     /// The proposal continues the call of this task.
@@ -45,8 +48,9 @@ pub(super) enum Proposed {
     Stored(Arc<AskerGuard>, GateDrive),
     /// The call is allowed. The gate has `record: held`, so the call is counted and not stored.
     Counted(Box<TaskSession>),
-    /// The call is not stored, because its judgement is out of date. For example, the standing
-    /// decision that allows the call has ended meanwhile. The proposal must be judged again.
+    /// The call is not stored, and the proposal must be handled again from the start. Either the
+    /// judgement is out of date, because for example the standing decision that allows the call has
+    /// ended meanwhile, or another proposal has stored the same idempotency key.
     Outdated,
 }
 
@@ -185,7 +189,7 @@ impl GateProposal<'_> {
         let mut session = self.unsaved_call();
         let call = self.judge(&mut session).await?;
         let state = state_of(&session, call)?;
-        let held = matches!(state.phase, Phase::Held(_) | Phase::Human(_));
+        let held = is_held(&state);
         let once = state.phase == Phase::Allowed && state.effect == Effect::Once;
         let key = keyed_call(self.proposal);
         // A call that waits for people, or that may run only once, gets a key by which later equal
@@ -207,6 +211,7 @@ impl GateProposal<'_> {
                 EarlierCalls::Requires(_) | EarlierCalls::Nothing => {}
             }
         }
+        self.refuse_unseen(&mut session, call)?;
         let state = state_of(&session, call)?;
         let open = self.check_open(&state).await?;
         if self.gate.record == RecordedCalls::Held && is_only_counted(&state) {
@@ -229,10 +234,11 @@ impl GateProposal<'_> {
         if let Some(proposed) = self.drive_unsaved(session, guard, open).await? {
             return Ok(proposed);
         }
-        // Another proposal with the same idempotency key was stored first.
+        // Another proposal with the same idempotency key was stored first. At the next try, the key
+        // names the call of that proposal.
         let known = self.known_by_key().await?;
         known
-            .map(Proposed::Continues)
+            .map(|_| Proposed::Outdated)
             .ok_or(GateRefusal::Command(Refusal::Unavailable))
     }
 
@@ -349,6 +355,20 @@ impl GateProposal<'_> {
         session
     }
 
+    /// Makes a held call invalid if its approvers would not see its whole input.
+    fn refuse_unseen(self, session: &mut TaskSession, call: CallId) -> Result<(), Refusal> {
+        let identity = &self.proposal.identity;
+        let is_cut = matches!(identity, Identity::Bytes { is_cut: true, .. });
+        if is_cut && is_held(&state_of(session, call)?) {
+            let invalid = Judgement {
+                reason: Some(UNSEEN_TEXT.to_owned()),
+                ..Judgement::new(Verdict::Invalid)
+            };
+            session.own.replace_judgement(call, &invalid);
+        }
+        Ok(())
+    }
+
     async fn judge(self, session: &mut TaskSession) -> Result<CallId, Refusal> {
         let calls = &session.own.progress.calls;
         let call = calls.first().map(|state| state.call.tool_call_id);
@@ -422,6 +442,10 @@ fn is_only_counted(state: &CallState) -> bool {
     state.phase == Phase::Allowed
         && state.effect == Effect::ReadOnly
         && state.performer == ToolKind::External
+}
+
+fn is_held(call: &CallState) -> bool {
+    matches!(call.phase, Phase::Held(_) | Phase::Human(_))
 }
 
 fn state_of(session: &TaskSession, call: CallId) -> Result<CallState, Refusal> {

@@ -77,12 +77,12 @@ impl Gates<'_> {
         }
         let task = self.reported_task(caller, report).await?;
         let mut redacted = None;
-        for _ in 0..MAX_TRIES {
+        for tries in 0..MAX_TRIES {
             let mut session = self.load_call(caller, task).await?;
             let effect = self.apply(&mut session, report, &mut redacted)?;
-            // The session may have the effect of a report with the same key that was stored since
-            // the look-up above.
-            if effect != ReportEffect::Stores
+            // A report with the same key may have been stored since the last look-up: the session
+            // has its effect, or it was the reason why the last commit was refused.
+            if (tries > 0 || effect != ReportEffect::Stores)
                 && let Some(call) = self.earlier_report(caller, key).await?
             {
                 return Ok((call, true));
@@ -108,11 +108,7 @@ impl Gates<'_> {
             session.idempotency = key.map(|key| key.row(caller, &session, None));
             let driven = self.drive_asked(session).await;
             let Some(drive) = unless_conflict(driven)?.flatten() else {
-                // The commit is refused also if another report has used the key meanwhile.
-                match self.earlier_report(caller, key).await? {
-                    Some(call) => return Ok((call, true)),
-                    None => continue,
-                }
+                continue;
             };
             let session = match drive.end.await.ok().flatten() {
                 Some(session) => session,
@@ -120,7 +116,9 @@ impl Gates<'_> {
             };
             return Ok((self.gate_call(&session, CallViewer::Reader).await?, false));
         }
-        Err(Refusal::Unavailable.into())
+        let earlier = self.earlier_report(caller, key).await?;
+        let replayed = earlier.map(|call| (call, true));
+        replayed.ok_or(GateRefusal::Command(Refusal::Unavailable))
     }
 
     /// Returns the call of an earlier report with the same key; `None` if there is no key, or no

@@ -144,10 +144,25 @@ async fn try_commit_failure(engine: &Engine, session: &mut TaskSession) -> Resul
     engine.commit(session, lease).await.map(|_| ())
 }
 
+/// Stores the pending results of a task whose tree cannot be decoded. `reload` has made late results
+/// of those whose commit would need the tree. The driver then stops. As after a claim, the failed
+/// read does not count as a takeover without progress, and the replica that claims the task next
+/// reads the tree again.
+async fn leave_damaged_tree(engine: &Engine, session: &mut TaskSession) -> Result<(), CommitError> {
+    if session.has_pending_facts() {
+        engine.commit(session, LeaseChange::Keep).await?;
+    }
+    let task = session.task_id();
+    tracing::warn!(%task, "the tree of a task could not be read; its driver stopped");
+    let _ = engine.store.set_begun(&engine.replica, task, false).await;
+    Ok(())
+}
+
 /// Loads the task again, and retries as long as the database does not answer. Returns `false`
-/// if the task is gone, if the service goes down first, or if the journal is unreadable. If the
-/// journal is unreadable, first calls `end_from_row` to end the task and to write the session's
-/// pending results as late results.
+/// if the task is gone, if the service goes down first, or if the journal or the tree cannot be
+/// decoded. In the case of the journal, first calls `end_from_row` to end the task and to write the
+/// session's pending results as late results. In the case of the tree, first calls
+/// `leave_damaged_tree`.
 async fn reload_task(engine: &Engine, session: &mut TaskSession) -> bool {
     let task = session.task_id();
     loop {
@@ -155,7 +170,13 @@ async fn reload_task(engine: &Engine, session: &mut TaskSession) -> bool {
             Ok(None) => return false,
             Ok(Some(journal)) => match reload(&engine.store, session, journal).await {
                 Ok(()) => return true,
-                Err(error) => tracing::debug!(%task, %error, "reading its tree again failed"),
+                Err(ReadError::Corrupt(_)) => match leave_damaged_tree(engine, session).await {
+                    Ok(()) | Err(CommitError::Refused) => return false,
+                    Err(CommitError::Stale | CommitError::Unavailable | CommitError::Unknown) => {}
+                },
+                Err(error @ ReadError::Unavailable) => {
+                    tracing::debug!(%task, %error, "reading its tree again failed");
+                }
             },
             Err(ReadError::Unavailable) => tracing::debug!(%task, "reading again failed"),
             Err(ReadError::Corrupt(_)) => {

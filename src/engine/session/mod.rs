@@ -203,6 +203,11 @@ impl TaskSession {
         self.own.row.parent.is_some() || self.own.progress.sub_agent_starts > 0
     }
 
+    /// Whether there is no tree, or the last read of it still counts as current.
+    pub(crate) fn has_fresh_tree(&self) -> bool {
+        self.tree.fresh || !self.has_tree()
+    }
+
     /// Merges a newer snapshot of the tree. Returns `false` if the snapshot has no row or no items
     /// of the session's task, or if this row has another version than the session.
     pub(crate) fn merge_tree(&mut self, tree: TreeSnapshot) -> bool {

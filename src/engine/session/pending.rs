@@ -8,6 +8,7 @@ use crate::task::elicitation::{MAX_ROUNDS, declined_note};
 use crate::task::failure::{Failure, FailureCode};
 use crate::task::id::CallId;
 use crate::task::item::{CloseReason, Fact, Outcome, ToolResult};
+use crate::task::status::TaskStatus;
 use crate::task::text::without_nul;
 use crate::task::time::Time;
 use crate::tool::{LateSlot, ToolAnswer};
@@ -123,9 +124,15 @@ impl TaskSession {
     }
 
     /// Pushes a result as the call's result, or as a late result if the call does not wait for a
-    /// result. Withdraws the call's open reconcile request, if there is one.
+    /// result. Withdraws the call's open reconcile request, if there is one. While the tree cannot
+    /// be read, a result that would change more than its call becomes a late result
+    /// ([`TaskSession::wakes_or_unblocks`]).
     fn add_result(&mut self, result: ToolResult) {
         if self.is_journaled(&result) {
+            return;
+        }
+        if !self.has_fresh_tree() && self.wakes_or_unblocks(result.tool_call_id) {
+            self.push_received(Fact::LateResult(result));
             return;
         }
         let state = self.own.progress.call(result.tool_call_id);
@@ -160,6 +167,15 @@ impl TaskSession {
             )
             | None => self.push_received(Fact::LateResult(result)),
         }
+    }
+
+    /// Whether the commit of the call's result also closes a request or queues the task. Such a
+    /// commit changes the counters of the task's ancestors, so it needs their present versions.
+    fn wakes_or_unblocks(&self, call: CallId) -> bool {
+        let (row, progress) = (&self.own.row, &self.own.progress);
+        let state = progress.call(call);
+        state.is_some_and(|state| matches!(state.phase, Phase::OutcomeUnknown(_)))
+            || (row.parked && progress.status == Some(TaskStatus::Running))
     }
 
     /// Records the answer to an attempt. A result becomes a pending fact. For an unknown outcome,
@@ -261,7 +277,6 @@ mod tests {
     use crate::engine::session::task_draft::tests::{message, row};
     use crate::task::change::{Journal, TaskRow};
     use crate::task::item::{FinishReason, Item, Turn, Usage};
-    use crate::task::status::TaskStatus;
     use uuid::Uuid;
 
     fn journal(facts: &[Fact], at: Time) -> Journal {

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use super::TaskSession;
 use super::load::read_tree;
 use crate::engine::Engine;
-use crate::store::CommitError;
+use crate::store::{CommitError, ReadError};
 use crate::task::change::LeaseChange;
 
 /// The reason why a driver stops early.
@@ -85,21 +85,24 @@ impl Engine {
     ///
     /// # Errors
     /// - `Reloaded` or `Lost`, as from [`Engine::save`], if another commit changed the task first.
-    /// - `Lost` if the service goes down before the database answers.
+    /// - `Lost` if the service goes down before the database answers, or if the tree's rows cannot
+    ///   be decoded.
     /// - `Lost` after the first failed read, if a command waits for the session's first commit. The
     ///   reply to the command then has the reason.
     pub(in crate::engine) async fn refresh_tree(
         &self,
         session: &mut TaskSession,
     ) -> Result<(), Stop> {
-        if session.tree.fresh || !session.has_tree() {
+        if session.has_fresh_tree() {
             return Ok(());
         }
         loop {
             let error = match read_tree(&self.store, session).await {
                 Ok(true) => return Ok(()),
-                Ok(false) => CommitError::Stale,
-                Err(_) => CommitError::Unavailable,
+                // If the tree cannot be decoded, `resolve_conflict` finds this, too, and stops the
+                // driver.
+                Ok(false) | Err(ReadError::Corrupt(_)) => CommitError::Stale,
+                Err(ReadError::Unavailable) => CommitError::Unavailable,
             };
             if let Some(reply) = session.reply.take() {
                 let _ = reply.send(Err(error));

@@ -85,7 +85,7 @@ async fn respond_after_wait(
     let time = posted.rest_of(prefer.wait_or(http.settings.wait));
     // A call at a gate starts only while its asker waits for the verdict. If the asker of an
     // approved call has left, the call starts only when the asker proposes it again. The response
-    // then comes without a wait.
+    // then comes without a wait, and does not confirm the preference for one.
     let awaits_asker = accepted.is_gate_call
         && !time.is_zero()
         && http.engine.gates().awaits_its_asker(root).await?;
@@ -98,7 +98,8 @@ async fn respond_after_wait(
         (_, SuccessStatus::Ok) => StatusCode::OK,
     };
     let mut response = (status, Json(task)).into_response();
-    mark_applied(response.headers_mut(), prefer.applied());
+    let applied = prefer.applied().filter(|_| !awaits_asker);
+    mark_applied(response.headers_mut(), applied);
     Ok(response)
 }
 

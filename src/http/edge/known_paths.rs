@@ -67,14 +67,14 @@ pub(super) fn start_of(op: &Op) -> Option<&'static str> {
 
 /// Returns the path of the page to which a reader can return after a problem at `path`. If `path`
 /// is a page, returns `path` with its query. If a form posts to `path`, returns the nearest page
-/// above `path`, because this page has the form. If there is no page above, returns `path`.
-pub(super) fn page_path(path: &str) -> &str {
+/// above `path`, because this page has the form. `None` if there is no page above.
+pub(super) fn page_path(path: &str) -> Option<&str> {
     let own = path.split('?').next().unwrap_or_default();
     if is_page(own) {
-        return path;
+        return Some(path);
     }
     let mut paths_above = successors(parent(own), |path| parent(path));
-    paths_above.find(|path| is_page(path)).unwrap_or(path)
+    paths_above.find(|path| is_page(path))
 }
 
 /// Returns the path without its last segment; `None` for a path of one segment.
@@ -171,19 +171,19 @@ mod tests {
     #[test]
     fn problem_of_a_form_leads_to_the_page_with_the_form() {
         for (path, expected) in [
-            ("/grants/a", "/grants"),
-            ("/grants/a?b=/c", "/grants"),
-            ("/tasks/a/cancel", "/tasks/a"),
-            ("/tasks/a", "/tasks/a"),
-            ("/tasks?status=paused", "/tasks?status=paused"),
-            ("/resume/a", "/resume/a"),
-            ("/resume/a/approve", "/resume/a/approve"),
-            ("/resume/a?b=/c/d", "/resume/a?b=/c/d"),
-            ("/l/a", "/l/a"),
-            ("/sign-out", "/sign-out"),
-            ("/nowhere/a", "/nowhere/a"),
-            ("/", "/"),
-            ("", ""),
+            ("/grants/a", Some("/grants")),
+            ("/grants/a?b=/c", Some("/grants")),
+            ("/tasks/a/cancel", Some("/tasks/a")),
+            ("/tasks/a", Some("/tasks/a")),
+            ("/tasks?status=paused", Some("/tasks?status=paused")),
+            ("/resume/a", Some("/resume/a")),
+            ("/resume/a/approve", Some("/resume/a/approve")),
+            ("/resume/a?b=/c/d", Some("/resume/a?b=/c/d")),
+            ("/l/a", Some("/l/a")),
+            ("/sign-out", None),
+            ("/nowhere/a", None),
+            ("/", None),
+            ("", None),
         ] {
             assert_eq!(page_path(path), expected, "{path}");
         }

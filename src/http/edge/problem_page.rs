@@ -39,7 +39,9 @@ fn sign_in_link(
     caller: Option<CurrentCaller>,
     prefix: &str,
 ) -> Option<Markup> {
-    let path = format!("{prefix}{}", page_path(&context.path));
+    // Without a page to return to, such as after `/sign-out`, the sign-in leads to the inbox.
+    let page = page_path(&context.path).unwrap_or("/inbox");
+    let path = format!("{prefix}{page}");
     let sign_in_to = |next: &str| sign_in_paragraph(next, prefix, context.language);
     // The page of a `Forbidden` offers to sign in as another user, who may have access. The page of
     // a `NotFound` makes the same offer, so that it does not reveal whether the resource exists.

@@ -23,6 +23,8 @@ mod field {
     // AttributeContext.HttpRequest
     pub(super) const METHOD: u64 = 2;
     pub(super) const HEADERS: u64 = 3;
+    pub(super) const PATH: u64 = 4;
+    pub(super) const HOST: u64 = 5;
     pub(super) const BODY: u64 = 11;
     pub(super) const RAW_BODY: u64 = 12;
     pub(super) const HEADER_MAP: u64 = 13;
@@ -51,6 +53,10 @@ const OVERWRITE_ACTION: u64 = 2;
 #[derive(Debug, Default)]
 struct CheckedHttpRequest {
     method: String,
+    /// The path to which Envoy routes the request, without the query. The query may hold a
+    /// credential or the id of a connection, which change while the client waits for an approval.
+    path: String,
+    host: String,
     headers: Vec<(String, Vec<u8>)>,
     body: Vec<u8>,
     /// The name of the gate in the route's `context_extensions`; `None` if the route names no gate.
@@ -75,13 +81,6 @@ pub(super) async fn check(gateway: &Gateway, message: Bytes) -> Result<GrpcAnswe
             denied_response(403, &results::error(id, -32601, why))
         }
     };
-    if matches!(
-        checked.method.as_str(),
-        "GET" | "HEAD" | "DELETE" | "OPTIONS"
-    ) {
-        gateway.caller(&gate, &checked.headers)?;
-        return Ok(other_response(None).into());
-    }
     let (id, call) = match read_call(&checked) {
         Ok(JsonRpcMessage::Call { id, call }) => (id, call),
         Ok(JsonRpcMessage::Other { id }) => {
@@ -100,8 +99,10 @@ pub(super) async fn check(gateway: &Gateway, message: Bytes) -> Result<GrpcAnswe
         return Ok(refused(why).into());
     }
     checked.body = Vec::new();
-    let proposed = (call.name, call.arguments);
-    let (answer, caller) = gateway.ask(&gate, &checked.headers, proposed).await?;
+    let is_continuation = call.is_continuation();
+    let (host, path) = (checked.host.as_str(), checked.path.as_str());
+    let place = [("Host", host), ("Path", path)];
+    let (answer, caller) = gateway.ask(&gate, &checked.headers, call, &place).await?;
     let call = &answer.call;
     if call.decision == GateDecision::Allow
         && let Some(permit) = call.permit
@@ -116,7 +117,7 @@ pub(super) async fn check(gateway: &Gateway, message: Bytes) -> Result<GrpcAnswe
             .await;
         return Ok(refused(why).into());
     }
-    let result = results::result(&id, revision, gateway, call, &caller);
+    let result = results::result(&id, revision, gateway, call, &caller, is_continuation);
     Ok(GrpcAnswer {
         message: denied_response(200, &result),
         delivery: answer.delivery,
@@ -134,12 +135,21 @@ fn protocol_revision(checked: &CheckedHttpRequest) -> Revision {
     revision.unwrap_or(Revision::June2025)
 }
 
-/// Returns the JSON-RPC message in the body of a POST. Refuses other HTTP methods, truncated
-/// bodies, and bodies that the headers declare as anything but plain UTF-8.
+/// Returns the JSON-RPC message in the body of a POST. A request with a method that has no body is
+/// no call. Refuses upgrades, other HTTP methods, truncated bodies, and bodies that the headers
+/// declare as anything but plain UTF-8.
 fn read_call(checked: &CheckedHttpRequest) -> Result<JsonRpcMessage, RefusalReason> {
     let header = |name: &str| checked.headers.iter().find(|(known, _)| known == name);
-    if checked.method != "POST" {
-        return Err(RefusalReason("Only a POST calls a tool.".to_owned()));
+    // Envoy asks about no message that is sent after an upgrade, for example over a WebSocket.
+    if header("upgrade").is_some() {
+        return Err(RefusalReason(
+            "A connection that is upgraded cannot be checked.".to_owned(),
+        ));
+    }
+    match checked.method.as_str() {
+        "POST" => {}
+        "GET" | "HEAD" | "DELETE" | "OPTIONS" => return Ok(JsonRpcMessage::Other { id: None }),
+        _ => return Err(RefusalReason("Only a POST calls a tool.".to_owned())),
     }
     let is_partial =
         header("x-envoy-auth-partial-body").is_some_and(|(_, value)| value != b"false");
@@ -222,6 +232,12 @@ fn read_http(request: &[u8], checked: &mut CheckedHttpRequest) -> Result<(), Mal
     for (number, bytes) in bytes_fields(request)? {
         match number {
             field::METHOD => checked.method = text(bytes)?,
+            field::PATH => {
+                let mut path = printable(bytes)?;
+                path.truncate(path.find('?').unwrap_or(path.len()));
+                checked.path = path;
+            }
+            field::HOST => checked.host = printable(bytes)?,
             field::HEADERS => {
                 let (name, value) = entry(bytes)?;
                 let name = name.to_ascii_lowercase();
@@ -244,6 +260,15 @@ fn read_http(request: &[u8], checked: &mut CheckedHttpRequest) -> Result<(), Mal
         }
     }
     Ok(())
+}
+
+/// Decodes a text that people see. Refuses control characters, which no host and no path has.
+fn printable(bytes: &[u8]) -> Result<String, Malformed> {
+    let text = text(bytes)?;
+    if text.contains(char::is_control) {
+        return Err(Malformed);
+    }
+    Ok(text)
 }
 
 fn header(key: &str, value: &str) -> Vec<u8> {

@@ -2,12 +2,17 @@
 //! `CheckRequest` asks whether a request may be forwarded; the answer may replace the request's
 //! parameters. `CheckResponse` reports the result of the request.
 
+use axum::body::Body;
 use bytes::Bytes;
+use http::request::Parts;
+use serde::Deserialize;
+use tokio::task::JoinHandle;
+use tokio::time::timeout_at;
 
-use super::frames::{GrpcAnswer, GrpcStatus};
+use super::frames::{GrpcAnswer, GrpcCode, GrpcStatus, MAX_REPORT_BYTES};
 use super::json_rpc::{RefusalReason, TOOLS_CALL, ToolCallParams, read_tool_call, with_arguments};
 use super::protobuf::{Malformed, bytes_fields, entry, message, pair, put_bytes, put_number, text};
-use super::{CALL_HEADER, Gateway, results};
+use super::{CALL_HEADER, Gateway, read_message, results};
 use crate::engine::gate::{GateDecision, ReportedOutcome};
 use crate::task::id::TaskId;
 
@@ -86,16 +91,21 @@ pub(super) async fn check_request(
             error_result(PERMISSION_DENIED, "Only tools/call passes this gate.", None).into()
         });
     }
-    let (call, tool) = match read_call(&checked) {
-        Ok(found) => found,
+    let call = match read_call(&checked) {
+        Ok(call) => call,
         Err(RefusalReason(why)) => return Ok(error_result(INVALID, &why, None).into()),
     };
-    if gateway.http.engine.gates().runs_here(&gate.name, &tool) {
+    if gateway
+        .http
+        .engine
+        .gates()
+        .runs_here(&gate.name, &call.name)
+    {
         let why = "This tool is run by Holdpoint, not behind this gateway. It has not run.";
         return Ok(error_result(PERMISSION_DENIED, why, None).into());
     }
-    let proposed = (tool, call.arguments);
-    let (answer, caller) = gateway.ask(&gate, &checked.headers, proposed).await?;
+    let is_continuation = call.is_continuation();
+    let (answer, caller) = gateway.ask(&gate, &checked.headers, call, &[]).await?;
     let call = &answer.call;
     let mutated = if call.edited {
         with_arguments(&checked.body, &call.arguments_text)
@@ -107,15 +117,15 @@ pub(super) async fn check_request(
     if let Some(permit) = permit.filter(|_| call.decision == GateDecision::Allow && can_pass) {
         return Ok(permitted_result(call.task_id, permit.attempt, mutated.as_deref()).into());
     }
-    let (reason, members) = results::refusal_parts(gateway, call, &caller);
+    let (reason, members) = results::refusal_parts(gateway, call, &caller, is_continuation);
     Ok(GrpcAnswer {
         message: error_result(PERMISSION_DENIED, &reason, Some(&members.to_string())),
         delivery: answer.delivery,
     })
 }
 
-/// Returns the call in a request, and the tool's name at the gate: `<service>__<tool>`.
-fn read_call(checked: &CheckedMcpMessage) -> Result<(ToolCallParams, String), RefusalReason> {
+/// Returns the call in a request, with the tool's name at the gate: `<service>__<tool>`.
+fn read_call(checked: &CheckedMcpMessage) -> Result<ToolCallParams, RefusalReason> {
     let service = match checked.services.as_slice() {
         // A service's name with `__`, or with `_` at its end, is refused, because two tools could
         // then have one name at the gate: the tool `b` of the service `a_`, and the tool `_b` of
@@ -129,8 +139,10 @@ fn read_call(checked: &CheckedMcpMessage) -> Result<(ToolCallParams, String), Re
         }
     };
     let call = read_tool_call(&checked.body)?;
-    let tool = format!("{service}__{}", call.name);
-    Ok((call, tool))
+    Ok(ToolCallParams {
+        name: format!("{service}__{}", call.name),
+        ..call
+    })
 }
 
 /// Builds the `McpRequestResult` that lets a call pass, with the edited parameters `mutated`, if
@@ -174,30 +186,103 @@ fn parse_attempt_id(text: &str) -> Option<(TaskId, Option<u32>)> {
     }
 }
 
-/// Answers `CheckResponse`: stores the outcome of the attempt whose id is in the metadata. Always
-/// lets the response pass, because the call has already run.
-///
-/// # Errors
-/// Fails with a gRPC status if the message is malformed.
-pub(super) async fn check_response(
-    gateway: &Gateway,
-    message: &[u8],
-) -> Result<GrpcAnswer, GrpcStatus> {
-    let checked =
-        read(message, field::MCP_RESPONSE).map_err(|Malformed| GrpcStatus::malformed())?;
-    let attempt = checked.attempt.as_deref().and_then(parse_attempt_id);
-    if let Some((task, attempt)) = attempt.filter(|_| checked.method == TOOLS_CALL) {
-        report(gateway, task, attempt, &checked.body).await;
-    }
-    Ok(pass_result().into())
+/// The outcome of an attempt at a call, as `CheckResponse` reports it.
+struct AttemptReport {
+    /// The task of the call, and the number of the attempt. Without a number, the report is about
+    /// the last attempt.
+    attempt: (TaskId, Option<u32>),
+    outcome: ReportedOutcome,
+    content: String,
 }
 
-/// Reports the outcome of the call of `task` on behalf of the task's owner. Does nothing if the
-/// call belongs to another tenant than the gateway's key, if it was proposed at another gate, or if
-/// the key may not act for the owner.
-async fn report(gateway: &Gateway, task: TaskId, attempt: Option<u32>, result: &[u8]) {
-    let Ok(Some(row)) = gateway.http.store.task(task).await else {
-        return;
+/// Answers `CheckResponse`: stores the outcome of the attempt whose id is in the metadata. Lets the
+/// response pass before the gateway's deadline, whatever becomes of the report. Otherwise, the
+/// gateway would keep the result from the agent, although the call has run.
+pub(super) async fn check_response(gateway: Gateway, parts: &Parts, body: Body) -> GrpcAnswer {
+    let answer_by = gateway.answer_report_by();
+    let begun = timeout_at(answer_by, begin_report(gateway, parts, body)).await;
+    let too_late = |_| {
+        let error = "The report has not arrived in time.";
+        Err(GrpcStatus::new(GrpcCode::Unavailable, error))
+    };
+    match begun.unwrap_or_else(too_late) {
+        Ok(stored) => {
+            let _ = timeout_at(answer_by, stored).await;
+        }
+        Err(GrpcStatus(_, error)) => {
+            tracing::warn!(%error, "the outcome that a gateway reported was not stored");
+        }
+    }
+    pass_result().into()
+}
+
+/// Reads a report, and begins to store it in the background.
+///
+/// # Errors
+/// Fails with a gRPC status if the report cannot be read.
+async fn begin_report(
+    gateway: Gateway,
+    parts: &Parts,
+    body: Body,
+) -> Result<JoinHandle<()>, GrpcStatus> {
+    let message = read_message(&gateway, parts, body, MAX_REPORT_BYTES).await?;
+    let report = read_report(&message).map_err(|Malformed| GrpcStatus::malformed())?;
+    let tracker = gateway.http.tracker.clone();
+    Ok(tracker.spawn(async move {
+        if let Some(report) = report {
+            store(&gateway, report).await;
+        }
+        // Until here, the memory that is reserved for the message covers the content.
+        drop(message);
+    }))
+}
+
+/// Returns the report in a `McpResponse`; `None` if the response is to no call that passed here.
+fn read_report(message: &[u8]) -> Result<Option<AttemptReport>, Malformed> {
+    let checked = read(message, field::MCP_RESPONSE)?;
+    let attempt = checked.attempt.as_deref().and_then(parse_attempt_id);
+    let Some(attempt) = attempt.filter(|_| checked.method == TOOLS_CALL) else {
+        return Ok(None);
+    };
+    let result = checked.body.as_slice();
+    let parsed = serde_json::from_slice::<ReportedResult>(result).ok();
+    let failed = parsed.is_none_or(|result| result.is_error == Some(true));
+    // Four bytes more than are kept, so that no kept character is cut before it is decoded.
+    let (beginning, _) = result.split_at(result.len().min(MAX_CONTENT_BYTES + 4));
+    let mut content = String::from_utf8_lossy(beginning).into_owned();
+    content.truncate(content.floor_char_boundary(MAX_CONTENT_BYTES));
+    Ok(Some(AttemptReport {
+        attempt,
+        outcome: if failed {
+            ReportedOutcome::Failed
+        } else {
+            ReportedOutcome::Succeeded
+        },
+        content,
+    }))
+}
+
+/// The member of a call's result that says whether the call has failed. The other members are not
+/// parsed into values, because those of a large result could take a multiple of its size. A result
+/// with an `isError` of another type, or with two, counts as failed.
+#[derive(Deserialize)]
+struct ReportedResult {
+    #[serde(rename = "isError")]
+    is_error: Option<bool>,
+}
+
+/// Stores a report on behalf of the owner of the call's task. Does nothing if the call belongs to
+/// another tenant than the gateway's key, if it was proposed at another gate, or if the key may not
+/// act for the owner.
+async fn store(gateway: &Gateway, report: AttemptReport) {
+    let (task, _) = report.attempt;
+    let row = match gateway.http.store.task(task).await {
+        Ok(Some(row)) => row,
+        Ok(None) => return,
+        Err(error) => {
+            tracing::warn!(%task, %error, "the outcome that a gateway reported was not stored");
+            return;
+        }
     };
     let Ok(gate) = gateway.gate(None) else { return };
     if row.tenant != gateway.key_caller.tenant || row.agent != gate.name {
@@ -209,18 +294,8 @@ async fn report(gateway: &Gateway, task: TaskId, attempt: Option<u32>, result: &
         gateway.caller_for_user(Some(row.user_id.as_bytes()), None)
     };
     let Ok(caller) = caller else { return };
-    let parsed: Option<serde_json::Value> = serde_json::from_slice(result).ok();
-    let failed =
-        parsed.is_none_or(|result| result.get("isError") == Some(&serde_json::Value::Bool(true)));
-    let mut content = String::from_utf8_lossy(result).into_owned();
-    content.truncate(content.floor_char_boundary(MAX_CONTENT_BYTES));
-    let outcome = if failed {
-        ReportedOutcome::Failed
-    } else {
-        ReportedOutcome::Succeeded
-    };
     gateway
-        .report(caller, (task, attempt), outcome, content)
+        .report(caller, report.attempt, report.outcome, report.content)
         .await;
 }
 

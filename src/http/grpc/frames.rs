@@ -16,6 +16,9 @@ use crate::http::server::problem::Problem;
 
 /// The maximum size of a message in bytes: a body of 1 MiB, and 64 KiB for headers and metadata.
 pub(super) const MAX_MESSAGE_BYTES: usize = 1024 * 1024 + 64 * 1024;
+/// The maximum size in bytes of a message that reports a result: a result of 4 MiB, for example
+/// with an image, and 64 KiB for metadata.
+pub(super) const MAX_REPORT_BYTES: usize = 4 * 1024 * 1024 + 64 * 1024;
 /// The size of the prefix of a message, in bytes: a byte for the compression flag, and four bytes
 /// for the length of the message.
 pub(super) const PREFIX_BYTES: usize = 5;
@@ -129,12 +132,19 @@ fn compression_refused() -> GrpcStatus {
     GrpcStatus::new(GrpcCode::Unimplemented, "Messages may not be compressed.")
 }
 
+/// Returns the size in bytes that a body of one message has by its prefix; `None` if the prefix is
+/// not complete.
+pub(super) fn size_by_prefix(body: &[u8]) -> Option<usize> {
+    let ([_, length @ ..], _) = body.split_first_chunk::<PREFIX_BYTES>()?;
+    (u32::from_be_bytes(*length) as usize).checked_add(PREFIX_BYTES)
+}
+
 /// Returns the single message of a body.
 ///
 /// # Errors
-/// `ResourceExhausted` if the prefix announces more than [`MAX_MESSAGE_BYTES`]; `Unimplemented` if
-/// the message is compressed; `Internal` if the body is not exactly one message.
-pub(super) fn single_message(body: &[u8]) -> Result<&[u8], GrpcStatus> {
+/// `ResourceExhausted` if the prefix announces more than `max_bytes` bytes; `Unimplemented` if the
+/// message is compressed; `Internal` if the body is not exactly one message.
+pub(super) fn single_message(body: &[u8], max_bytes: usize) -> Result<&[u8], GrpcStatus> {
     let malformed = || GrpcStatus::new(GrpcCode::Internal, "The body must be exactly one message.");
     let (prefix, message) = body
         .split_first_chunk::<PREFIX_BYTES>()
@@ -142,15 +152,15 @@ pub(super) fn single_message(body: &[u8]) -> Result<&[u8], GrpcStatus> {
     let [compressed, length @ ..] = *prefix;
     let length = u32::from_be_bytes(length) as usize;
     match compressed {
-        0 if length > MAX_MESSAGE_BYTES => Err(too_large()),
+        0 if length > max_bytes => Err(too_large(max_bytes)),
         0 if length == message.len() => Ok(message),
         1 => Err(compression_refused()),
         _ => Err(malformed()),
     }
 }
 
-fn too_large() -> GrpcStatus {
-    let detail = format!("A message has at most {MAX_MESSAGE_BYTES} bytes.");
+fn too_large(max_bytes: usize) -> GrpcStatus {
+    let detail = format!("A message has at most {max_bytes} bytes.");
     GrpcStatus::new(GrpcCode::ResourceExhausted, detail)
 }
 
@@ -185,16 +195,32 @@ const ENCODED_CHARACTERS: &percent_encoding::AsciiSet = &percent_encoding::CONTR
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use axum::extract::Request;
+    use futures_util::{StreamExt as _, poll, stream};
+    use tokio::time::Instant;
+
     use super::*;
+    use crate::http::Http;
+    use crate::http::api::gate::GateSurface;
+    use crate::http::grpc::{Gateway, REPORT_OP, read_message};
+    use crate::http::openapi::sample;
+    use crate::http::server::body::BodyParser;
+    use crate::http::server::body::budget::BodyBudget;
 
     fn code(body: &[u8]) -> Option<GrpcCode> {
-        single_message(body).err().map(|status| status.0)
+        let message = single_message(body, MAX_MESSAGE_BYTES);
+        message.err().map(|status| status.0)
     }
 
     #[test]
     fn body_must_be_exactly_one_plain_message() {
-        assert_eq!(single_message(&[0, 0, 0, 0, 2, b'h', b'i']), Ok(&b"hi"[..]));
-        assert_eq!(single_message(&[0, 0, 0, 0, 0]), Ok(&b""[..]));
+        let body = [0, 0, 0, 0, 2, b'h', b'i'];
+        assert_eq!(single_message(&body, 2), Ok(&b"hi"[..]));
+        assert_eq!(single_message(&[0, 0, 0, 0, 0], 0), Ok(&b""[..]));
+        assert_eq!(size_by_prefix(&body), Some(7));
+        assert_eq!(size_by_prefix(&body[..4]), None);
         let internal = Some(GrpcCode::Internal);
         assert_eq!(code(&[]), internal, "no message");
         assert_eq!(code(&[0, 0, 0]), internal, "cut prefix");
@@ -208,6 +234,43 @@ mod tests {
         assert_eq!(code(&[1, 0, 0, 0, 0]), Some(GrpcCode::Unimplemented));
         let exhausted = Some(GrpcCode::ResourceExhausted);
         assert_eq!(code(&[0, 0xff, 0xff, 0xff, 0xff]), exhausted);
+    }
+
+    #[tokio::test]
+    async fn large_message_waits_for_the_memory_that_its_prefix_announces() {
+        let http = Http {
+            body_parser: BodyParser::new(BodyBudget::new(200_000, 200_000)),
+            ..crate::http::tests::http(false, &[])
+        };
+        let gateway = Gateway {
+            http: Arc::new(http),
+            key: HeaderMap::new(),
+            key_caller: sample::caller(),
+            gates: Vec::new(),
+            surface: GateSurface::ExtMcp,
+            started: Instant::now(),
+            timeout: None,
+        };
+        let read = async |body: Body| {
+            let (mut parts, body) = Request::new(body).into_parts();
+            parts.extensions.insert(&REPORT_OP);
+            read_message(&gateway, &parts, body, MAX_REPORT_BYTES).await
+        };
+        let sent = |bytes: usize| {
+            let mut sent = vec![0; bytes];
+            sent[1..PREFIX_BYTES].copy_from_slice(&80_000_u32.to_be_bytes());
+            sent
+        };
+        let whole = 80_000 + PREFIX_BYTES;
+        let beginning = stream::iter([Ok::<_, std::io::Error>(sent(70_000))]);
+        let stalled = beginning.chain(stream::pending());
+        let mut first = Box::pin(read(Body::from_stream(stalled)));
+        assert!(poll!(first.as_mut()).is_pending());
+        let second = read(Body::from(sent(whole))).await;
+        assert_eq!(second.map(|message| message.len()), Ok(80_000));
+        let longer = read(Body::from(sent(whole + 1))).await;
+        let code = longer.map_err(|GrpcStatus(code, _)| code);
+        assert_eq!(code, Err(GrpcCode::Internal), "no single message");
     }
 
     #[test]

@@ -12,6 +12,15 @@ use crate::http::server::json::{self, JsonError};
 
 /// The JSON-RPC method of a tool call. A request with any other method is `JsonRpcMessage::Other`.
 pub(super) const TOOLS_CALL: &str = "tools/call";
+/// The members of a tool call's parameters that do not count as [`ToolCallParams::others`]. The
+/// member `_meta` differs in each repetition of a call (`progressToken`).
+const OWN_MEMBERS: [&str; 3] = ["name", "arguments", "_meta"];
+/// The member by which an upstream recognizes a request that continues an earlier one. Its text is
+/// for the upstream alone.
+pub(super) const REQUEST_STATE: &str = "requestState";
+/// The member with the client's answers to questions that the upstream asked about an earlier
+/// request.
+const INPUT_RESPONSES: &str = "inputResponses";
 
 /// A JSON-RPC message that a gateway asks about.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,6 +42,17 @@ pub(super) struct ToolCallParams {
     pub name: String,
     /// The JSON text of the arguments, byte for byte; `{}` if the request has none.
     pub arguments: String,
+    /// The JSON texts of the other members but `_meta`, without white space between tokens.
+    pub others: BTreeMap<String, String>,
+}
+
+impl ToolCallParams {
+    /// Whether the call continues an earlier request. Neither the model nor its client can make
+    /// such a call again after its answer.
+    pub(super) fn is_continuation(&self) -> bool {
+        let mut members = [REQUEST_STATE, INPUT_RESPONSES].into_iter();
+        members.any(|member| self.others.contains_key(member))
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,14 +118,21 @@ pub(super) fn read_message(body: &[u8]) -> Result<JsonRpcMessage, RefusalReason>
 /// Fails if `params` cannot be the parameters of a tool call. The error gives the reason.
 pub(super) fn read_tool_call(params: &[u8]) -> Result<ToolCallParams, RefusalReason> {
     let (rest, arguments) = json::parse_except(params, "arguments")?;
-    let rest = members(&rest, &["name", "arguments", "_meta"])?;
+    let rest = members(&rest, &OWN_MEMBERS)?;
+    let is_other = |name: &String| !OWN_MEMBERS.contains(&name.as_str());
+    let mut others = BTreeMap::new();
+    if rest.keys().any(is_other) {
+        others = json::members(params);
+        others.retain(|name, _| is_other(name));
+    }
+    let is_name =
+        |name: &str| (1..=MAX_TOOL_NAME_BYTES).contains(&name.len()) && !name.contains('\0');
     match rest.get("name") {
-        Some(Value::String(name)) if (1..=MAX_TOOL_NAME_BYTES).contains(&name.len()) => {
-            Ok(ToolCallParams {
-                name: name.clone(),
-                arguments: arguments.unwrap_or_else(|| "{}".to_owned()),
-            })
-        }
+        Some(Value::String(name)) if is_name(name) => Ok(ToolCallParams {
+            name: name.clone(),
+            arguments: arguments.unwrap_or_else(|| "{}".to_owned()),
+            others,
+        }),
         Some(_) | None => refuse("`name` must be the name of a tool."),
     }
 }
@@ -149,6 +176,7 @@ mod tests {
         let call = ToolCallParams {
             name: "pay".to_owned(),
             arguments: r#"{"a" : 1.0,"a":2}"#.to_owned(),
+            others: BTreeMap::new(),
         };
         let id = "1e2".to_owned();
         assert_eq!(read_message(body), Ok(JsonRpcMessage::Call { id, call }));
@@ -156,6 +184,20 @@ mod tests {
         assert!(
             matches!(read_message(bare), Ok(JsonRpcMessage::Call { call, .. }) if call.arguments == "{}")
         );
+    }
+
+    #[test]
+    fn other_members_of_a_call_are_kept_without_white_space() {
+        let params =
+            br#"{"requestState":"s", "name":"pay","inputResponses": {"q": 1.0}, "X": "a b"}"#;
+        let others = [
+            ("X", r#""a b""#),
+            ("inputResponses", r#"{"q":1.0}"#),
+            ("requestState", r#""s""#),
+        ];
+        let others = others.map(|(name, text)| (name.to_owned(), text.to_owned()));
+        let call = read_tool_call(params).unwrap();
+        assert_eq!(call.others, BTreeMap::from(others));
     }
 
     #[test]
@@ -198,6 +240,7 @@ mod tests {
             r#"{"jsonrpc":"2.0","id":1,"method":"ping","params":{"a":1,"a":2}}"#,
             r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a","name":"b"}}"#,
             r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a","Arguments":{}}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a\u0000b"}}"#,
             r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":[1]}"#,
             r#"{"jsonrpc":"2.0","id":1,"method":"tools/call"}"#,
             r#"{"jsonrpc":"2.0","id":null,"method":"tools/call","params":{"name":"a"}}"#,

@@ -7,6 +7,7 @@ mod envoy;
 mod ext_mcp;
 mod frames;
 mod json_rpc;
+mod proposal;
 mod protobuf;
 mod results;
 
@@ -14,14 +15,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, post};
+use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, Version};
 use tokio::time::Instant;
 
-use self::frames::{GrpcAnswer, GrpcCode, GrpcStatus, MAX_MESSAGE_BYTES, PREFIX_BYTES};
+use self::frames::{
+    GrpcAnswer, GrpcCode, GrpcStatus, MAX_MESSAGE_BYTES, MAX_REPORT_BYTES, PREFIX_BYTES,
+};
+use self::json_rpc::ToolCallParams;
 use super::Http;
 use super::api::gate::{GateSurface, timed_ask};
 use super::api::tasks::message_body::{SESSION_ID_FORM, is_session_id};
@@ -33,10 +39,7 @@ use super::server::problem::{Code, Problem};
 use crate::agent::gate::ExtAuthz;
 use crate::agent::{Agents, Gate};
 use crate::engine::Refusal;
-use crate::engine::gate::{
-    AskProgress, ClaimLimit, GateAnswer, GateRefusal, Identity, OutcomeReport, Proposal,
-    ReportedOutcome,
-};
+use crate::engine::gate::{ClaimLimit, GateAnswer, GateRefusal, OutcomeReport, ReportedOutcome};
 use crate::people::Caller;
 use crate::people::authenticator::AuthError;
 use crate::people::authorization::may_ask_at_gate;
@@ -53,11 +56,19 @@ const GATE_KEY: &str = "holdpoint-gate";
 /// attempts at the call share. So the tool behind the gateway can use the value as an idempotency
 /// key.
 const CALL_HEADER: &str = "holdpoint-call";
+/// The method of `ExtMcp` that reports the result of a call.
+const CHECK_RESPONSE: &str = "CheckResponse";
 
 pub(crate) const OP: Op = Op {
     auth: AuthClass::Gateway,
     max_body_bytes: MAX_MESSAGE_BYTES + PREFIX_BYTES,
     ..Op::public("grpc", &[])
+};
+
+/// The operation [`CHECK_RESPONSE`].
+const REPORT_OP: Op = Op {
+    max_body_bytes: MAX_REPORT_BYTES + PREFIX_BYTES,
+    ..OP
 };
 
 /// Returns whether some gate is open to gateways (has `ext_authz`).
@@ -81,6 +92,10 @@ pub(super) fn add_routes(
     let ext_mcp = async |http, PathId(method): PathId<String>, request| {
         serve(http, GateSurface::ExtMcp, method, request).await
     };
+    let report = async |http, request| {
+        let method = CHECK_RESPONSE.to_owned();
+        serve(http, GateSurface::ExtMcp, method, request).await
+    };
     router
         .route(
             "/envoy.service.auth.v3.Authorization/{method}",
@@ -89,6 +104,10 @@ pub(super) fn add_routes(
         .route(
             "/agentgateway.dev.ext_mcp.ExtMcp/{method}",
             guarded(&OP, post(ext_mcp)),
+        )
+        .route(
+            "/agentgateway.dev.ext_mcp.ExtMcp/CheckResponse",
+            guarded(&REPORT_OP, post(report)),
         )
 }
 
@@ -123,16 +142,9 @@ async fn call(
     let started = Instant::now();
     let (parts, body) = request.into_parts();
     let (key, key_caller) = gateway_key(http, &parts)?;
-    frames::check_encoding(&parts.headers)?;
-    let timeout = frames::call_timeout(&parts.headers)?;
     protect_connection(&parts.extensions);
-    let body = read_body(http, &parts, body, Some(&key_caller)).await?;
-    // `message` shares the buffer of `body`. With `body` dropped, a drop of `message` frees it.
-    let message = body.slice_ref(frames::single_message(&body)?);
-    drop(body);
-    if http.shutdown.is_cancelled() {
-        return Err(Problem::unavailable().into());
-    }
+    let is_report = matches!((surface, method), (GateSurface::ExtMcp, CHECK_RESPONSE));
+    let timeout = frames::call_timeout(&parts.headers);
     let gateway = Gateway {
         http: Arc::clone(http),
         key,
@@ -140,17 +152,46 @@ async fn call(
         gates: parts.headers.get_all(GATE_KEY).iter().cloned().collect(),
         surface,
         started,
-        timeout,
+        timeout: if is_report {
+            timeout.unwrap_or_default()
+        } else {
+            timeout?
+        },
     };
+    // A call that has run is reported also during the shutdown.
+    if is_report {
+        return Ok(ext_mcp::check_response(gateway, &parts, body).await);
+    }
+    let message = read_message(&gateway, &parts, body, MAX_MESSAGE_BYTES).await?;
+    if http.shutdown.is_cancelled() {
+        return Err(Problem::unavailable().into());
+    }
     match (surface, method) {
         (GateSurface::ExtAuthz, "Check") => envoy::check(&gateway, message).await,
         (GateSurface::ExtMcp, "CheckRequest") => ext_mcp::check_request(&gateway, message).await,
-        (GateSurface::ExtMcp, "CheckResponse") => ext_mcp::check_response(&gateway, &message).await,
         (_, _) => Err(GrpcStatus::new(
             GrpcCode::Unimplemented,
             "The method is unknown.",
         )),
     }
+}
+
+/// Reads the only message of a gRPC call.
+///
+/// # Errors
+/// Those of [`frames::check_encoding`]; the status of the problem of [`read_body`]; those of
+/// [`frames::single_message`].
+async fn read_message(
+    gateway: &Gateway,
+    parts: &http::request::Parts,
+    body: Body,
+    max_bytes: usize,
+) -> Result<Bytes, GrpcStatus> {
+    frames::check_encoding(&parts.headers)?;
+    let caller = Some(&gateway.key_caller);
+    let body = read_body(&gateway.http, parts, body, caller, frames::size_by_prefix).await?;
+    // The message shares the buffer of `body`. With `body` dropped, a drop of the message frees it.
+    Ok(body.slice_ref(frames::single_message(&body, max_bytes)?))
 }
 
 /// Checks the gateway's key. Returns the `Authorization` headers with the key, and the caller whom
@@ -249,7 +290,9 @@ impl Gateway {
     ///
     /// # Errors
     /// `PermissionDenied` if the request repeats one of these headers or names groups without a
-    /// user, if the key may not act for the user, or if a header is malformed.
+    /// user, if the key may not act for the user, or if a header is malformed. Envoy joins repeated
+    /// headers by commas: two users are then a malformed header, but the groups of two headers are
+    /// the groups of one list.
     fn caller(&self, gate: &OpenGate, headers: &CheckedHeaders) -> Result<Caller, GrpcStatus> {
         let Some(user_header) = &gate.ext_authz.user_header else {
             return Ok(self.key_caller.clone());
@@ -308,7 +351,8 @@ impl Gateway {
     }
 
     /// Proposes a call, and waits for the verdict as long as the gate's `hold` and the client's
-    /// deadline permit. Returns the answer and the caller on whose behalf the call was proposed.
+    /// deadline permit. `place` has the names and the values that say where the gateway forwards
+    /// the call. Returns the answer and the caller on whose behalf the call was proposed.
     ///
     /// # Errors
     /// Fails with a gRPC status if the call could not be proposed. The status gives the reason.
@@ -316,33 +360,19 @@ impl Gateway {
         &self,
         gate: &OpenGate,
         headers: &CheckedHeaders,
-        (tool, arguments): (String, String),
+        call: ToolCallParams,
+        place: &[(&str, &str)],
     ) -> Result<(GateAnswer, Caller), GrpcStatus> {
         let caller = self.caller(gate, headers)?;
         let session_id = Self::session(gate, headers)?;
-        let max_wait = self
-            .timeout
-            .map_or(DEFAULT_WAIT, |time| time.saturating_sub(ANSWER_MARGIN));
-        let claim_until = self.started + max_wait;
+        let mut proposal = proposal::proposal(&gate.name, session_id, call, place);
+        let claim_until = self.answer_by();
         let http = &self.http;
         let slot = http.waiting_asks.take_slot(&caller, &http.settings, None);
         let wait = claim_until
             .saturating_duration_since(Instant::now())
             .min(gate.gate.hold);
-        let proposal = Proposal {
-            gate: Some(gate.name.clone()),
-            tool,
-            arguments_text: arguments,
-            session_id,
-            context: String::new(),
-            metadata: "{}".to_owned(),
-            identity: Identity::Bytes,
-            runner: None,
-            wait: slot.as_ref().map_or(Duration::ZERO, |_| wait),
-            run_wait: Duration::ZERO,
-            returns_within: Duration::ZERO,
-            progress: AskProgress::default(),
-        };
+        proposal.wait = slot.as_ref().map_or(Duration::ZERO, |_| wait);
         let limit = ClaimLimit::Until(claim_until);
         match timed_ask(http, &caller, &proposal, self.surface, Some(&limit)).await {
             Ok(answer) => Ok((answer, caller)),
@@ -357,6 +387,20 @@ impl Gateway {
             }
             Err(refusal) => Err(refusal_status(&refusal)),
         }
+    }
+
+    /// Returns the time at which this service must have the answer, so that the answer reaches the
+    /// gateway before its deadline.
+    fn answer_by(&self) -> Instant {
+        let margin = |time: Duration| time.saturating_sub(ANSWER_MARGIN);
+        self.started + self.timeout.map_or(DEFAULT_WAIT, margin)
+    }
+
+    /// Returns the time at which this service must have the answer to a report. It is later than
+    /// [`Gateway::answer_by`] if the deadline is short, so that there is time to read the report.
+    fn answer_report_by(&self) -> Instant {
+        let half = self.timeout.unwrap_or_default() / 2;
+        self.answer_by().max(self.started + half)
     }
 
     /// Stores the outcome of an attempt at the call of `task`. If `attempt` is `None`, the report
@@ -404,7 +448,8 @@ fn refusal_status(refusal: &GateRefusal) -> GrpcStatus {
 }
 
 /// Returns the value of a header; `None` without the header. Refuses a repeated header, because the
-/// client may have sent one of the values in addition to the value that the gateway has set.
+/// client may have sent one of the values in addition to the value that the gateway has set. Does
+/// not notice this behind Envoy, which joins the values of a repeated header by commas.
 ///
 /// # Errors
 /// `PermissionDenied` for a repeated header.

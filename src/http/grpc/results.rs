@@ -14,9 +14,12 @@ pub(super) fn refusal_parts(
     gateway: &Gateway,
     call: &GateCall,
     caller: &Caller,
+    is_continuation: bool,
 ) -> (String, Value) {
+    let settings = &gateway.http.settings;
     // The text and the members do not depend on the MCP revision, so any revision may stand here.
-    let mut result = gateway_result(call, caller, &gateway.http.settings, Revision::June2025);
+    let revision = Revision::June2025;
+    let mut result = gateway_result(call, caller, settings, revision, is_continuation);
     let text = result.pointer("/content/0/text").and_then(Value::as_str);
     let text = text.unwrap_or_default().to_owned();
     let members = result.pointer_mut("/_meta/holdpoint~1gate");
@@ -31,8 +34,10 @@ pub(super) fn result(
     gateway: &Gateway,
     call: &GateCall,
     caller: &Caller,
+    is_continuation: bool,
 ) -> String {
-    let result = gateway_result(call, caller, &gateway.http.settings, revision);
+    let settings = &gateway.http.settings;
+    let result = gateway_result(call, caller, settings, revision, is_continuation);
     with_id(id, "result", &result)
 }
 

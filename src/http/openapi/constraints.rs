@@ -7,8 +7,10 @@ use serde_json::{Map, Value, json};
 
 use super::{parameters_mut, put};
 
-pub(crate) const CONSTRAINT_DESCRIPTION: &str = "`x-constraint` states in words a constraint beyond the schema; a value that violates it is refused \
-    with 422 (an event number with 400). No text has U+0000.";
+pub(crate) const CONSTRAINT_DESCRIPTION: &str = "`x-constraint` states in words a constraint beyond the schema. A value that violates it is refused: \
+    with 422 in a body or a query, with 400 in a header or as the number of an event, and with 403, 404, 409 or 410 if a report \
+    or a decision does not fit the state of its gate call or request, or the caller's rights. A JSON body has at most \
+    100,000 values (else 422) and 64 levels (else 400). No text has U+0000.";
 
 /// Returns the constraints on members of bodies, by component and member.
 fn member_constraints() -> Value {

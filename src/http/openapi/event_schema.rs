@@ -10,6 +10,7 @@ use crate::http::wire::event::{CALLER_MEMBERS, CaughtUpEvent, EventData, Transie
 use crate::http::wire::request::InterventionRequest;
 use crate::store::{Event, RequestRow};
 use crate::task::delta::{Delta, DeltaContent};
+use crate::task::event_name::REQUEST_WAITING;
 use crate::task::id::ChangeId;
 use crate::task::item::{Fact, Item};
 
@@ -239,8 +240,10 @@ pub(crate) fn examples() -> Vec<(&'static str, Value)> {
     };
     let request = InterventionRequest::for_caller(&row, &sample::caller(), &settings);
     let durable = EventData::from_event(task.root_task_id, &event, Some(request), &settings);
+    let reminder = durable.clone().named(REQUEST_WAITING);
     let mut all = vec![
         ("TaskEvent", json!(durable)),
+        ("WebhookReminder", json!(reminder)),
         ("CaughtUpEvent", json!(CaughtUpEvent::at(task.next_event))),
     ];
     all.extend(inbox_schema::examples(&row, &settings));

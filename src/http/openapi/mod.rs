@@ -21,7 +21,7 @@ use utoipa_axum::router::OpenApiRouter;
 use self::constraints::CONSTRAINT_DESCRIPTION;
 use crate::http::server::operation::AuthClass;
 use crate::http::server::session::cookie;
-use crate::http::wire::delivery::WebhookMessage;
+use crate::http::wire::delivery::{WebhookMessage, WebhookPing};
 use crate::http::wire::event::{
     CaughtUpEvent, MessageResetEvent, OutputTextDeltaEvent, ToolCallArgumentsDeltaEvent,
     ToolCallNamedEvent,
@@ -53,7 +53,8 @@ const ERROR_PAGE_DESCRIPTION: &str = "Outside `/v1` and `/mcp`, a problem is a p
         InboxEvent,
         InboxRequestEvent,
         InboxGoneEvent,
-        WebhookMessage
+        WebhookMessage,
+        WebhookPing
     )),
     tags(
         (name = "tasks", description = "One conversation of one agent for one user"),
@@ -106,6 +107,7 @@ pub(crate) fn document() -> Value {
         .and_then(Value::as_object_mut)
     {
         event_schema::add(schemas);
+        webhooks::add(schemas);
         constraints::add(schemas);
         for (name, schema) in schemas.iter_mut() {
             schemas::require_members(name, schema);

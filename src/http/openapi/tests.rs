@@ -31,6 +31,21 @@ fn every_example_fits_its_component() {
 }
 
 #[test]
+fn message_in_brief_in_full_as_a_reminder_or_as_a_ping_fits_its_component() {
+    let document = document();
+    let validator = validator(&document, "WebhookMessage");
+    let schemas = &document["components"]["schemas"];
+    let mut message = schemas["WebhookMessage"]["examples"][0].clone();
+    assert!(validator.is_valid(&message));
+    for component in ["TaskEvent", "WebhookReminder", "WebhookPing"] {
+        message["data"] = schemas[component]["examples"][0].clone();
+        assert!(validator.is_valid(&message), "{component}");
+    }
+    message["data"] = json!({});
+    assert!(!validator.is_valid(&message));
+}
+
+#[test]
 fn answer_without_a_member_does_not_fit() {
     let document = document();
     let task = AgentTask::from_row(&sample::task(), &[], &sample::caller(), &sample::settings());
@@ -133,6 +148,35 @@ fn every_post_takes_an_idempotency_key_and_says_whether_it_stores_the_key() {
                 "{id} {status}"
             );
         }
+    }
+}
+
+#[test]
+fn headers_of_the_gate_operations_describe_the_call_and_not_a_task_that_runs() {
+    let document = document();
+    for (path, method, header, words) in [
+        (
+            "/v1/gate/calls",
+            "post",
+            "Idempotency-Key",
+            "continues the call",
+        ),
+        ("/v1/gate/calls", "post", "Prefer", "for the verdict"),
+        (
+            "/v1/gate/calls/{task_id}",
+            "get",
+            "Prefer",
+            "decision changes",
+        ),
+    ] {
+        let parameters = document["paths"][path][method]["parameters"].as_array();
+        let mut parameters = parameters.unwrap().iter();
+        let found = parameters.find(|found| found["name"] == header).unwrap();
+        let description = found["description"].as_str().unwrap();
+        assert!(
+            description.replace('\n', " ").contains(words),
+            "{description}"
+        );
     }
 }
 

@@ -1,11 +1,12 @@
 //! Describes the messages that the service sends, and gives examples of messages and deliveries.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::{put, sample};
 use crate::http::wire::brief::RequestBrief;
 use crate::http::wire::delivery::Delivery;
 use crate::store::{DeliveryChannel, DeliveryRow, DeliveryState, LastAttempt};
+use crate::task::event_name::{REQUEST_EXPIRING, REQUEST_WAITING};
 use crate::task::id::ChangeId;
 
 const HEADERS: [(&str, &str); 3] = [
@@ -40,6 +41,43 @@ pub(super) fn describe(document: &mut Value) {
         "responses": { "2XX": { "description": "The message was accepted" } }
     });
     put(document, &["webhooks", "message", "post"], post);
+}
+
+/// Adds the union of the kinds of `data` in a message, and the components of a reminder in full.
+/// Such a reminder has the data of the event that opened the request, under a name of its own.
+pub(super) fn add(schemas: &mut Map<String, Value>) {
+    let reminder = schemas.get("InterventionRequestedEvent").cloned();
+    let mut reminder = reminder.unwrap_or_default();
+    let text = "A reminder with `payload: full`: the data of the event that opened the request.";
+    put(&mut reminder, &["description"], json!(text));
+    let event = json!({ "$ref": "#/components/schemas/ReminderType" });
+    put(&mut reminder, &["properties", "event"], event);
+    let text = "The request as it was when the reminder was sent.";
+    let path = ["properties", "request", "description"];
+    put(&mut reminder, &path, json!(text));
+    // `add_discriminators` makes `type` a constant only in the variants of a union with a
+    // discriminator.
+    let kind = json!("intervention_requested");
+    put(&mut reminder, &["properties", "type", "const"], kind);
+    schemas.insert("WebhookReminder".to_owned(), reminder);
+    let types = json!({
+        "type": "string", "enum": [REQUEST_EXPIRING, REQUEST_WAITING],
+        "description": "The type of a reminder: `request.expiring` (the deadline of the request is near) or \
+            `request.waiting` (the request has waited for some time)."
+    });
+    schemas.insert("ReminderType".to_owned(), types);
+    let variants = ["WebhookData", "TaskEvent", "WebhookReminder", "WebhookPing"];
+    let variants = variants.map(|name| json!({ "$ref": format!("#/components/schemas/{name}") }));
+    let data = json!({
+        "description": "The data of a message: an event in brief (`WebhookData`), with `payload: full` the data that the \
+            event has in the stream of its tree (`TaskEvent`) or a reminder (`WebhookReminder`), or the data of a ping.",
+        "oneOf": variants
+    });
+    schemas.insert("WebhookMessageData".to_owned(), data);
+    if let Some(message) = schemas.get_mut("WebhookMessage") {
+        let reference = json!("#/components/schemas/WebhookMessageData");
+        put(message, &["properties", "data", "$ref"], reference);
+    }
 }
 
 /// Returns a delivery whose first attempt to reach a webhook has failed.
@@ -83,6 +121,7 @@ pub(super) fn examples() -> Value {
     let delivery = Delivery::from_row(&delivery());
     json!({
         "WebhookMessage": message,
+        "WebhookPing": { "target": "backend" },
         "Delivery": delivery,
         "DeliveryList": { "deliveries": [delivery], "next_cursor": null },
         "ResendDeliveries": { "target": "backend", "since": "2026-11-22T09:00:00Z" },

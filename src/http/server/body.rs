@@ -114,7 +114,7 @@ impl FromRequest<Arc<Http>> for PostRequest {
         let Some(CurrentCaller(caller)) = parts.extensions.get::<CurrentCaller>().cloned() else {
             return Err(Problem::internal());
         };
-        let bytes = read_body(http, &parts, body, Some(&caller)).await?;
+        let bytes = read_body(http, &parts, body, Some(&caller), |_| None).await?;
         let arrived = Instant::now();
         let key = idempotency_key(&parts.headers).map(|key| {
             key.map(|key| IdempotencyKey {
@@ -155,7 +155,9 @@ impl AsRef<[u8]> for LargeBody {
 /// Reads the body of a request within `BODY_TIMEOUT`. If the body has more than `MAX_INLINE_SIZE`
 /// bytes, the function waits until memory is free for `caller`, and the timeout begins anew after
 /// this wait. With a `Content-Length`, the wait comes before the first byte is read. Without this
-/// header, the wait comes as soon as the bytes that have arrived exceed `MAX_INLINE_SIZE`.
+/// header, the wait comes as soon as the bytes that have arrived exceed `MAX_INLINE_SIZE`, and
+/// `size_in` may read the size of the body from them. If the size is unknown (`None`), the wait is
+/// for as much memory as the largest body of the operation takes.
 ///
 /// # Errors
 /// `bad_request` if the body is too slow or incomplete; `too_large` if the body exceeds the limit;
@@ -165,6 +167,7 @@ pub(crate) async fn read_body(
     parts: &Parts,
     body: Body,
     caller: Option<&Caller>,
+    size_in: impl Fn(&[u8]) -> Option<usize>,
 ) -> Result<Bytes, Problem> {
     let limit = parts
         .extensions
@@ -177,10 +180,13 @@ pub(crate) async fn read_body(
         clock: http.clock.as_ref(),
     };
     let announced = content_length(&parts.headers).filter(|length| *length > MAX_INLINE_SIZE);
-    if announced.is_none() && body.read(MAX_INLINE_SIZE).await? {
-        return Ok(body.received.freeze());
+    if announced.is_none() {
+        if body.read(MAX_INLINE_SIZE).await? {
+            return Ok(body.received.freeze());
+        }
+        body.limit = size_in(&body.received).unwrap_or(limit).min(limit);
     }
-    let max_bytes = announced.unwrap_or(limit).min(limit);
+    let max_bytes = announced.unwrap_or(body.limit).min(limit);
     let mut reservation = tokio::select! {
         biased;
         reservation = http.body_parser.budget.reserve(caller, max_bytes) => reservation.ok_or_else(Problem::internal)?,
@@ -189,7 +195,7 @@ pub(crate) async fn read_body(
     };
     body.received
         .reserve(max_bytes.saturating_sub(body.received.len()));
-    body.read(limit).await?;
+    body.read(body.limit).await?;
     reservation.shrink_to(body.received.len());
     Ok(Bytes::from_owner(LargeBody {
         bytes: body.received,
@@ -408,7 +414,7 @@ pub(crate) async fn form(
     request: Request,
 ) -> Result<(HeaderMap, BTreeMap<String, String>), Problem> {
     let (parts, body) = request.into_parts();
-    let bytes = read_body(http, &parts, body, None).await?;
+    let bytes = read_body(http, &parts, body, None, |_| None).await?;
     check_key(&parts.headers)?;
     must_be_form(&parts.headers)?;
     Ok((parts.headers, form_fields(&bytes)?))

@@ -64,16 +64,17 @@ impl DescriptorBudget {
                 + per_task * u64::from(running)
         };
         let least = MIN_CONNECTIONS.min(u64::from(wanted));
-        let needed = reserve(PER_RUNNING_TASK) + least;
+        let usual = reserve(PER_RUNNING_TASK);
+        let needed = usual + least;
         if limit < needed {
             return Err(TooFewDescriptors { limit, needed });
         }
-        let before_shell = (limit - reserve(PER_RUNNING_TASK)).min(CONNECTIONS_BEFORE_SHELL);
-        let reserve = reserve(if has_shell {
-            PER_RUNNING_TASK_WITH_SHELL
+        let before_shell = (limit - usual).min(CONNECTIONS_BEFORE_SHELL);
+        let reserve = if has_shell {
+            reserve(PER_RUNNING_TASK_WITH_SHELL)
         } else {
-            PER_RUNNING_TASK
-        });
+            usual
+        };
         // The larger reserve of shell tools neither prevents the start nor leaves too few
         // connections: few tasks run 8 shell calls at the same time.
         let available = limit.saturating_sub(reserve).max(before_shell);

@@ -180,7 +180,9 @@ pub(crate) fn refusal_without_accounts(
     )
 }
 
-fn is_local(host: &str) -> bool {
+/// Whether `host`, with or without a port, is a host that a service without accounts answers to.
+#[must_use]
+pub(crate) fn is_local(host: &str) -> bool {
     let (name, port) = match host.rsplit_once(':') {
         Some((name, port)) if !port.contains(']') => (name, Some(port)),
         _ => (host, None),

@@ -52,6 +52,15 @@ async fn page_of_a_form_that_is_not_taken_leads_back_to_its_request() {
 }
 
 #[tokio::test]
+async fn sign_in_after_a_sign_out_without_a_session_leads_to_the_inbox() {
+    let app = app(false, &[]);
+    let answer = ask(&app, "POST", "/sign-out", &[HTML], "").await;
+    assert_eq!(answer.status, 401, "{}", answer.text);
+    let sign_in = "href=\"/sign-in?next=%2Finbox\"";
+    assert!(answer.text.contains(sign_in), "{}", answer.text);
+}
+
+#[tokio::test]
 async fn page_after_too_many_wrong_keys_leads_to_the_sign_in_page() {
     let app = app(false, &[]);
     let form = ("content-type", "application/x-www-form-urlencoded");

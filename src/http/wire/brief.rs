@@ -113,7 +113,7 @@ impl RequestBrief {
             user_id: row.owner.clone(),
             kind: asked.kind,
             status: row.status.into(),
-            message: message(asked),
+            message: message(asked.operator_message()),
             tools: distinct(own.iter().filter_map(name)),
             calls: own.len(),
             effects: distinct(own.iter().map(|call| call.effect.into())),
@@ -239,6 +239,8 @@ mod tests {
         let mut row = sample::request();
         row.spec.question = Some("canary question".into());
         row.spec.details = Some(json!({"context": "canary details"}));
+        row.spec.elicitation = Some(Box::default());
+        row.spec.terms.message = Some("files asks: canary message".into());
         let call = &mut row.spec.pending_tool_calls[0];
         call.arguments_text = r#"{"note":"canary argument"}"#.into();
         call.target = "POST http://payments.internal/canary".into();

@@ -129,16 +129,24 @@ impl Delivery {
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct WebhookMessage {
     /// The name of the event: `task.*`, `sub_agent.*` or `request.*`. `request.expiring` and
-    /// `request.waiting` are not events but reminders of a request that still waits.
+    /// `request.waiting` are not events but reminders of a request that still waits. `ping` is a
+    /// test message, which only the command `holdpoint notify` sends.
     pub r#type: String,
     /// The time at which the event was committed; for a reminder, the time at which the reminder
-    /// was due.
+    /// was due; for a ping, the time at which it was sent.
     #[schema(format = DateTime)]
     pub timestamp: String,
-    /// The event in brief. With `payload: full`, the data that the event has in the stream of its
-    /// tree. A reminder then has the data of the event that opened the request, with two changes:
-    /// `event` is the type of the reminder, and `request` shows the request at the time of sending.
+    /// The event in brief, or with `payload: full` the whole event or reminder; for a ping, the
+    /// name of the receiver.
+    // `openapi/webhooks.rs` replaces the type in the document with the union of these variants.
     pub data: WebhookData,
+}
+
+/// The data of a message of type `ping`.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(crate) struct WebhookPing {
+    /// The name of the receiver in the configuration.
+    pub target: String,
 }
 
 /// An event in brief, with the task and the request as they were when the event was committed. A

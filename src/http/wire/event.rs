@@ -87,7 +87,8 @@ impl Serialize for RequestAtCommit {
 pub(crate) struct CaughtUpEvent {
     /// Always `caught_up`.
     pub event: &'static str,
-    /// The number of the last event sent.
+    /// The number up to which every event of this stream was sent. It may be greater than the
+    /// number of the last event sent.
     pub after: i64,
 }
 

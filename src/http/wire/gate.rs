@@ -22,9 +22,10 @@ wire_enum! {
     WireGateDecision as GateDecision from gate::GateDecision, "snake_case" { Allow, Deny, Pending }
 }
 wire_enum! {
-    /// The state of a gate call: `pending` (a person is asked), `approved` (the call waits until
-    /// the client that proposed it asks again), `started` (the call runs), `doubtful` (a person is
-    /// asked about the outcome) or `settled` (the call has ended).
+    /// The state of a gate call: `pending` (the call is not judged yet, or waits for a person),
+    /// `approved` (the call was allowed or approved; it waits for a free slot of the service, or
+    /// until the client that proposed it asks again), `started` (the call runs), `doubtful` (a
+    /// person is asked about the outcome) or `settled` (the call has ended).
     WireGateState as GateState from gate::GateState, "snake_case" {
         Pending, Approved, Started, OutcomeUnknown = "doubtful", Settled
     }
@@ -39,7 +40,8 @@ wire_enum! {
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[schema(as = GateCall)]
 pub(crate) struct WireGateCall {
-    /// The id of the call's task, as `GET /v1/gate/calls/{task_id}` takes it.
+    /// The id of the call's task, as `GET /v1/gate/calls/{task_id}` takes it. For an allowed call
+    /// that the gate does not store (`record: held`), that GET responds with 404.
     #[schema(format = Uuid)]
     pub task_id: String,
     /// The id of the call, which is also the `idempotency_key` of a permit.

@@ -17,11 +17,13 @@ pub(crate) const GONE: &str = "request.gone";
 pub(crate) struct InboxEvent {
     /// Always `inbox`.
     pub event: &'static str,
-    /// The number of requests that wait for the caller, counted up to 1,000.
+    /// The number of requests that wait for the caller, counted up to 1,000. The service looks at
+    /// no more than 2,000 open requests, oldest first.
     pub open: usize,
-    /// Whether more requests than `open` wait for the caller.
+    /// Whether more requests than `open` may wait for the caller. This stream may not show them;
+    /// `GET /v1/requests` lists them, page by page.
     pub more: bool,
-    /// The oldest 200 of the requests that wait, in brief.
+    /// The oldest 200 of the counted requests, in brief.
     pub requests: Vec<RequestBrief>,
 }
 

@@ -34,9 +34,10 @@ pub(crate) struct RequestList {
     /// The value of `cursor` for the next page; null on the last page.
     pub next_cursor: Option<String>,
     /// The number of requests that wait for this caller, counted up to 1,000. The filters of the
-    /// list apply, except `status` and `cursor`.
+    /// list apply, except `status` and `cursor`. Without `task_id`, the service looks at no more
+    /// than 2,000 open requests, oldest first.
     pub open: usize,
-    /// Whether more than `open` requests wait for this caller.
+    /// Whether more than `open` requests may wait for this caller.
     pub open_more: bool,
 }
 
@@ -98,10 +99,11 @@ pub(crate) struct Me {
     pub gates: Vec<String>,
 }
 
-/// A permission of a key: `create` (every POST under `/v1`; includes `gate`), `read` (every GET),
-/// `decide` (every POST under `/resume`, and reading the requests that the user may decide) or
-/// `gate` (proposing calls at gates). A key with `decide` may not propose calls, whatever its other
-/// permissions are.
+/// A permission of a key: `create` (every POST under `/v1`; includes `gate`), `read` (every GET but
+/// those of gate calls), `decide` (every POST under `/resume`, ending standing decisions, and
+/// reading the requests that the user may decide) or `gate` (proposing, reading and reporting the
+/// user's own calls at gates). A key with `decide` may neither propose nor report calls, whatever
+/// its other permissions are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Right {

@@ -23,12 +23,40 @@ pub(crate) struct PreferHeader {
     prefer: Option<String>,
 }
 
+/// The header of a proposal at a gate, which waits for the verdict.
+#[derive(Debug, IntoParams)]
+#[into_params(parameter_in = Header)]
+pub(crate) struct VerdictWaitHeader {
+    /// `wait=N` waits up to N seconds for the verdict (300 at most; in a browser's session, 60 at
+    /// most); `respond-async` does not wait.
+    #[param(rename = "Prefer")]
+    prefer: Option<String>,
+}
+
 /// The header of a POST that changes a task.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Header)]
 pub(crate) struct KeyHeader {
     /// 1 to 255 visible ASCII characters. A repetition with the same key, path and body has no
-    /// further effect and gets the same answer.
+    /// further effect, and waits like the first POST. A task or a call in its response is shown as
+    /// it is now.
+    #[param(
+        rename = "Idempotency-Key",
+        min_length = 1,
+        max_length = 255,
+        pattern = "^[!-~]+$"
+    )]
+    idempotency_key: Option<String>,
+}
+
+/// The `Idempotency-Key` of a proposal at a gate, which names the proposed call.
+#[derive(Debug, IntoParams)]
+#[into_params(parameter_in = Header)]
+pub(crate) struct ProposalKeyHeader {
+    /// 1 to 255 visible ASCII characters that name the call. A repetition with the same key and
+    /// call continues the call: it waits for the verdict, and starts the call as soon as the call
+    /// may run. An allowed call that the gate does not store (`record: held`) is not continued; its
+    /// repetition is a new call.
     #[param(
         rename = "Idempotency-Key",
         min_length = 1,
@@ -102,6 +130,16 @@ pub(crate) struct McpHeaders {
 #[into_params(parameter_in = Header)]
 pub(crate) struct WaitHeader {
     /// `wait=N` waits up to N seconds (300 at most) until this task no longer runs.
+    #[param(rename = "Prefer")]
+    prefer: Option<String>,
+}
+
+/// The header of a GET that may wait for a change of a gate call.
+#[derive(Debug, IntoParams)]
+#[into_params(parameter_in = Header)]
+pub(crate) struct CallWaitHeader {
+    /// `wait=N` waits up to N seconds (300 at most; in a browser's session, 60 at most) until the
+    /// decision changes or the call is settled.
     #[param(rename = "Prefer")]
     prefer: Option<String>,
 }

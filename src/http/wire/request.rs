@@ -13,7 +13,7 @@ use crate::people::authorization::{can_decide, permitted_actions};
 use crate::store::RequestRow;
 use crate::task::grant::Offer;
 use crate::task::id::RequestId;
-use crate::task::request::{CallSpec, RequestKind, RequestSpec, Warning};
+use crate::task::request::{CallSpec, RequestKind, Warning};
 use crate::task::units::format_duration;
 use crate::task::user::UserIds;
 use crate::task::{status, tool_spec, verdict};
@@ -68,7 +68,8 @@ pub(crate) struct InterventionRequest {
     /// `pending` while the request waits for a decision; any other status says how the request
     /// ended.
     pub status: WireRequestStatus,
-    /// The rule's own message, or "Human intervention required."
+    /// The rule's own message, or "Human intervention required." For an elicitation, the server's
+    /// name and the beginning of its question.
     pub message: String,
     /// The calls that the request shows: for an approval, all calls of the turn; for any other
     /// kind, the one call that the request is about.
@@ -261,9 +262,8 @@ fn arguments(text: &str) -> Option<Value> {
 }
 
 #[must_use]
-pub(super) fn message(asked: &RequestSpec) -> String {
-    let own = asked.terms.message.clone();
-    own.unwrap_or_else(|| "Human intervention required.".to_owned())
+pub(super) fn message(own: Option<&str>) -> String {
+    own.unwrap_or("Human intervention required.").to_owned()
 }
 
 /// Returns the address of the page on which a person decides the request: the operator's own page
@@ -333,7 +333,7 @@ impl InterventionRequest {
             agent_path: row.agent_path.clone(),
             kind: asked.kind,
             status: row.status.into(),
-            message: message(asked),
+            message: message(asked.terms.message.as_deref()),
             tool_calls: asked
                 .pending_tool_calls
                 .iter()

@@ -236,6 +236,54 @@ async fn token_that_a_server_sends_back_is_in_no_outcome() {
 }
 
 #[tokio::test]
+async fn token_that_was_replaced_is_in_no_outcome() {
+    // A token that lasts a minute is used once, so each call has a new token.
+    let quoting = server(60, |seen| {
+        let tokens = [1, 2, 3].map(|number| format!("{TOKEN}-{number}"));
+        Some(seen.result(&said(&tokens.join(" "))))
+    })
+    .await;
+    let client = client_of(&quoting);
+    called(&client).await;
+    called(&client).await;
+    let redacted = ["[secret the server's token]"; 3].join(" ");
+    assert_eq!(called(&client).await, succeeded(&redacted));
+    assert_eq!(fetches(&quoting), 3);
+}
+
+#[tokio::test]
+async fn last_32_tokens_and_the_token_of_the_request_are_redacted() {
+    let server = server(60, |_| None).await;
+    let tokens = Tokens::new(server.oauth());
+    let first = tokens.token(&NET).await.unwrap();
+    for _ in 2..=33 {
+        tokens.token(&NET).await.unwrap();
+    }
+    let found_by = |redactor: Redactor| {
+        let is_found = |number: &i32| redactor.finds_secret_in(&format!("{TOKEN}-{number}"));
+        (1..=33).filter(is_found).collect::<Vec<_>>()
+    };
+    let last: Vec<_> = (2..=33).collect();
+    assert_eq!(found_by(tokens.redactor(None)), last);
+    let all: Vec<_> = (1..=33).collect();
+    assert_eq!(found_by(tokens.redactor(Some(&first))), all);
+}
+
+#[test]
+fn token_is_kept_for_the_redaction_until_it_expires() {
+    let (mut issued, began) = (IssuedTokens::default(), Instant::now());
+    for (number, minutes, kept) in [(1, 0, 1), (2, 4, 2), (3, 6, 2), (4, 30, 1)] {
+        let now = began + Duration::from_mins(minutes);
+        let token = AccessToken {
+            text: Secret::new(format!("{TOKEN}-{number}")),
+            until: now + DEFAULT_LIFETIME - RENEWAL_MARGIN,
+        };
+        issued.add(&token, now);
+        assert_eq!(issued.0.len(), kept, "{number}");
+    }
+}
+
+#[tokio::test]
 async fn endpoint_without_a_usable_token_lets_no_call_out() {
     let answers: [fn() -> Response; 8] = [
         || {

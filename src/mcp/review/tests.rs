@@ -62,6 +62,21 @@ fn review_shows_tools_that_are_new_changed_gone_or_skipped() {
 }
 
 #[test]
+fn revision_that_is_not_the_reviewed_one_is_a_difference_and_is_locked() {
+    let tools = [tool("read", "Reads.")];
+    let first = reviewed(None, &tools).locked;
+    let older = LockedServer {
+        protocol: "2025-06-18".to_owned(),
+        ..first.clone()
+    };
+    let next = reviewed(Some(&older), &tools);
+    let line = ", revision 2025-11-25 (in the lock file 2025-06-18), 1 tools\n";
+    assert!(next.text.ends_with(line), "{}", next.text);
+    assert!(next.differs);
+    assert_eq!(next.locked, first);
+}
+
+#[test]
 fn review_warns_of_text_that_is_hidden_commanding_or_about_other_tools() {
     let mention = "`send_mail`, a tool of the server `mail`";
     for (description, warning) in [

@@ -68,7 +68,9 @@ impl Served {
         stdio.limits = TimeLimits {
             start: LONG,
             list: LONG,
-            probe: Duration::from_secs(5),
+            // An answer to `server/discover` after its time limit would be dropped, and the request
+            // would be sent again.
+            probe: LONG,
             alive: LONG,
             pause: Duration::ZERO,
         };
@@ -184,6 +186,18 @@ async fn later_request_of_an_attempt_has_the_rest_of_the_timeout() {
 }
 
 #[tokio::test]
+async fn later_request_of_an_attempt_is_not_sent_after_the_end_of_the_attempt() {
+    let server = Served::running("");
+    let asking = OwnedCall::default();
+    assert_eq!(server.call(&asking, LONG).await, succeeded("ticket.close"));
+    let ended = Duration::ZERO;
+    let later = server.stdio.call(&asking.call(), None, ended, 1).await;
+    assert_eq!(later, McpOutcome::NotSent(BUSY.to_owned()));
+    assert_eq!(server.called().await, succeeded("ticket.close"));
+    assert_eq!(server.count("tools/call"), 2);
+}
+
+#[tokio::test]
 async fn sixteen_calls_at_once_get_their_own_answers_in_any_order() {
     let script = "waiting = []\ndef call(m):\n    waiting.append(m)\n    if len(waiting) == 16:\n        for m in reversed(waiting): say(m['id'], m['params']['arguments']['n'])";
     let server = Served::running(script);
@@ -274,9 +288,7 @@ async fn messages_that_answer_nothing_are_left_out_and_requests_are_replied_to()
 async fn messages_and_lines_of_standard_error_that_are_dropped_are_counted_by_their_kind() {
     let (observed, _observing) = observed();
     let script = "def call(m):\n    sys.stderr.write('one\\ntwo\\n' + 'x' * 100000 + '\\n'); sys.stderr.flush()\n    say('unknown', 'x'); say(7, 'x'); print('no json', flush=True)\n    say(m['id'], 'done'); say(m['id'], 'again')\n    send({'jsonrpc': '2.0', 'method': 'notifications/message'})";
-    let mut server = Served::running(script);
-    // An answer to `server/discover` after its time limit would also count as a dropped answer.
-    server.stdio.limits.probe = LONG;
+    let server = Served::running(script);
     assert_eq!(server.called().await, succeeded("done"));
     until("all messages and lines are read", || {
         dropped(&observed, "answer") == 3 && dropped(&observed, "stderr") == 3

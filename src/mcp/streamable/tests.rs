@@ -149,6 +149,33 @@ async fn session_is_ended_with_the_headers_of_the_operator_or_a_token() {
 }
 
 #[tokio::test]
+async fn listing_whose_token_is_refused_ends_in_time_while_another_token_is_fetched() {
+    let fetches = Arc::new(AtomicUsize::new(0));
+    let server = Fake::new(move |seen| {
+        if seen.path != "/token" {
+            return modern(seen).or_else(|| Some(answer(401, "text/plain", "")));
+        }
+        // A token that lasts a minute is used once. The second fetch gets no answer.
+        let token =
+            json!({"access_token": "t0ken-t0ken", "token_type": "bearer", "expires_in": 60});
+        let is_first = fetches.fetch_add(1, Ordering::SeqCst) == 0;
+        is_first.then(|| answer(200, "application/json", token.to_string()))
+    })
+    .await;
+    let (oauth, changes) = (Some(Box::new(server.oauth())), watch::channel(0).0);
+    let none = HeaderMap::new();
+    let http = Streamable::new(server.url.clone(), none.clone(), oauth, None, &NET, changes);
+    // The listing is polled first, so it gets the first token. The second fetch follows at once.
+    tokio::select! {
+        biased;
+        listed = http.list(&none, Instant::now() + Duration::from_secs(1)) => {
+            assert!(listed.is_err());
+        }
+        _ = http.unbegun(&none) => panic!("the listing waits for the fetch"),
+    }
+}
+
+#[tokio::test]
 async fn server_that_refuses_to_be_discovered_is_spoken_to_in_an_older_revision() {
     type Refusal = fn(&super::super::fake::Seen) -> Response;
     use axum::response::Response;
@@ -189,6 +216,25 @@ async fn server_that_is_silent_when_discovered_is_spoken_to_in_an_older_revision
 }
 
 #[tokio::test]
+async fn server_that_was_silent_when_discovered_is_discovered_again_after_it_was_initialized() {
+    let probes = Arc::new(AtomicUsize::new(0));
+    let server = Fake::new(move |seen| {
+        if seen.method() == "server/discover" && probes.fetch_add(1, Ordering::SeqCst) == 0 {
+            return None;
+        }
+        let none = || Some(seen.result(&json!({"tools": [], "resultType": "complete"})));
+        modern(seen).or_else(|| older(seen, "s1")).or_else(none)
+    })
+    .await;
+    let mut http = streamable(&server);
+    // Even on a busy machine, the server must answer the second `server/discover` within this time.
+    http.probe_timeout = Duration::from_secs(2);
+    let headers = HeaderMap::new();
+    let listing = http.list(&headers, Instant::now() + REQUEST_TIMEOUT);
+    assert_eq!(listing.await.unwrap().revision, Revision::July2026);
+}
+
+#[tokio::test]
 async fn server_that_trickles_while_a_conversation_begins_is_given_up() {
     let server = Fake::new(|_| {
         use futures_util::StreamExt as _;
@@ -208,7 +254,7 @@ async fn server_that_trickles_while_a_conversation_begins_is_given_up() {
     let discovered = tokio::time::timeout(REQUEST_TIMEOUT, http.discover(&unbegun))
         .await
         .unwrap();
-    assert!(discovered.unwrap().is_none());
+    assert_eq!(discovered.unwrap_err(), net::NO_ANSWER_IN_TIME);
 }
 
 #[tokio::test]

@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
+use axum::body::Body;
+use axum::response::Response;
 use serde_json::json;
+use tokio::sync::watch;
 use uuid::Uuid;
 
-use super::super::fake::{Fake, NET, Quick, answer, modern, said};
+use super::super::fake::{Fake, NET, Quick, Seen, answer, modern, said};
 use super::super::lock::LockedTool;
 use super::*;
 use crate::secret::Secret;
@@ -25,10 +28,20 @@ async fn server() -> Fake {
             Some("Bearer t-mallory") => return Some(seen.error(401, -32000)),
             _ => REVIEWED,
         };
-        let list = json!({"tools": [definition(text)], "resultType": "complete"});
-        modern(seen).or_else(|| Some(seen.result(&list)))
+        modern(seen).or_else(|| Some(seen.result(&list_of(text))))
     })
     .await
+}
+
+/// Answers `server/discover` and `tools/list` like a server that has not changed its tool. Returns
+/// `None` for any other method.
+fn unchanged(seen: &Seen) -> Option<Response> {
+    let is_list = seen.method() == "tools/list";
+    modern(seen).or_else(|| is_list.then(|| seen.result(&list_of(REVIEWED))))
+}
+
+fn list_of(text: &str) -> Value {
+    json!({"tools": [definition(text)], "resultType": "complete"})
 }
 
 fn definition(text: &str) -> Value {
@@ -104,6 +117,23 @@ fn task(number: u128) -> TaskId {
     TaskId(Uuid::from_u128(number))
 }
 
+/// Compares the tool, and then makes the call of [`invocation`].
+async fn called(tool: &dyn Tool) -> ToolAnswer {
+    let (call, start) = (invocation(), Some(StartReason::Allowed));
+    let compared = tool.prepare(start, call.task_id, &call.credentials);
+    compared.await.unwrap();
+    tool.call(&call).await
+}
+
+/// Prepares the tool for so many other tasks that every earlier record of a comparison is removed.
+async fn use_by_other_tasks(tool: &dyn Tool) {
+    let (start, alice) = (Some(StartReason::Allowed), of("alice"));
+    for other in 1000..2024 {
+        let compared = tool.prepare(start, task(other), &alice);
+        compared.await.unwrap();
+    }
+}
+
 #[tokio::test]
 async fn tool_that_a_server_changed_for_one_user_is_unchanged_for_another() {
     let server = server().await;
@@ -145,15 +175,15 @@ async fn failed_comparison_of_one_user_fails_no_call_of_another() {
 async fn answer_with_a_task_fails_a_repeatable_call_and_leaves_other_outcomes_unknown() {
     let server = Fake::new(|seen| {
         let task = json!({"resultType": "task", "task": {}});
-        modern(seen).or_else(|| Some(seen.result(&task)))
+        unchanged(seen).or_else(|| Some(seen.result(&task)))
     })
     .await;
     for effect in [Effect::ReadOnly, Effect::Idempotent] {
-        let answer = tool_with(&server, effect).call(&invocation()).await;
+        let answer = called(&*tool_with(&server, effect)).await;
         let text = "The tool needs tasks, which are not supported.";
         assert_eq!(answer, ToolAnswer::failed(text.to_owned()), "{effect:?}");
     }
-    let answer = tool_with(&server, Effect::Once).call(&invocation()).await;
+    let answer = called(&*tool_with(&server, Effect::Once)).await;
     assert!(matches!(answer, ToolAnswer::Unknown { .. }), "{answer:?}");
     assert_eq!(server.calls().len(), 3, "each call is sent once");
 }
@@ -174,6 +204,8 @@ async fn attempt_without_a_permit_or_a_credential_is_reported_as_not_sent() {
         resume: Some(Resume::default()),
         ..refused()
     };
+    let start = Some(StartReason::Allowed);
+    tool.prepare(start, task(1), &of("alice")).await.unwrap();
     for call in [refused(), without_credential, continued] {
         let answer = tool.call(&call).await;
         assert!(matches!(answer, ToolAnswer::NotSent { .. }), "{answer:?}");
@@ -184,7 +216,7 @@ async fn attempt_without_a_permit_or_a_credential_is_reported_as_not_sent() {
 #[tokio::test]
 async fn answer_with_a_repeated_member_leaves_the_outcome_unknown() {
     let server = Fake::new(|seen| {
-        modern(seen).or_else(|| {
+        unchanged(seen).or_else(|| {
             let text = seen.result_text(&said("paid"));
             let twice = text.replacen(
                 "\"content\"",
@@ -196,7 +228,7 @@ async fn answer_with_a_repeated_member_leaves_the_outcome_unknown() {
         })
     })
     .await;
-    let found = tool_with(&server, Effect::Once).call(&invocation()).await;
+    let found = called(&*tool_with(&server, Effect::Once)).await;
     assert!(matches!(found, ToolAnswer::Unknown { .. }), "{found:?}");
     assert_eq!(server.calls().len(), 1, "the call is sent once");
 }
@@ -224,6 +256,88 @@ async fn comparisons_of_a_server_are_bounded_in_number() {
     assert!(comparisons.last_used_by(Some(task(1199))).is_some());
     assert!(comparisons.last_used_by(Some(task(0))).is_none());
     assert_eq!(comparisons.counts(), (1024, 1024));
+}
+
+/// Starts a server that lists a changed tool for the token `t-bob`, once `held` is true. For other
+/// tokens, the tool is unchanged.
+async fn server_that_holds_bobs_list(held: watch::Receiver<bool>) -> Fake {
+    Fake::new(move |seen| {
+        if seen.method() != "tools/list" || seen.header("authorization") != Some("Bearer t-bob") {
+            return unchanged(seen).or_else(|| Some(seen.result(&said("done"))));
+        }
+        let (mut held, list) = (held.clone(), seen.result_text(&list_of("y")));
+        let body = futures_util::stream::once(async move {
+            held.wait_for(|released| *released).await.unwrap();
+            Ok::<_, std::io::Error>(list)
+        });
+        Some(answer(200, "application/json", Body::from_stream(body)))
+    })
+    .await
+}
+
+#[tokio::test]
+async fn change_found_by_a_comparison_whose_record_was_removed_meanwhile_is_known() {
+    let (released, held) = watch::channel(false);
+    let server = server_that_holds_bobs_list(held).await;
+    let (tool, bob) = (tool(&server), task(1));
+    // `join!` polls the comparison of bob's task first, so its record is the oldest.
+    let evicting = async {
+        use_by_other_tasks(&*tool).await;
+        released.send_replace(true);
+    };
+    let (start, credentials) = (Some(StartReason::Allowed), of("bob"));
+    let (compared, ()) = tokio::join!(tool.prepare(start, bob, &credentials), evicting);
+    assert_eq!((compared, lists(&server)), (Ok(()), 2));
+    assert!(tool.definition_change(bob).is_some());
+}
+
+#[tokio::test]
+async fn comparison_that_ends_after_a_newer_comparison_of_its_task_does_not_replace_it() {
+    let (released, held) = watch::channel(false);
+    let server = server_that_holds_bobs_list(held).await;
+    let (tool, call) = (tool(&server), invocation());
+    let (start, bob) = (Some(StartReason::Approved), of("bob"));
+    // `join!` polls the comparison with bob's token first, so the other comparison is newer.
+    let newer = async {
+        let compared = tool.prepare(start, call.task_id, &call.credentials);
+        compared.await.unwrap();
+        released.send_replace(true);
+    };
+    let (older, ()) = tokio::join!(tool.prepare(start, call.task_id, &bob), newer);
+    assert_eq!((older, lists(&server)), (Ok(()), 2));
+    tool.call(&call).await;
+    assert_eq!(server.calls().len(), 1);
+}
+
+#[tokio::test]
+async fn call_whose_comparison_is_not_recorded_is_not_sent() {
+    let server = server().await;
+    let tool = tool(&server);
+    let start = Some(StartReason::Allowed);
+    let (alice, bob, mallory) = (of("alice"), of("bob"), of("mallory"));
+    let not_sent = async |credentials: &Credentials| {
+        let call = Invocation {
+            credentials: credentials.clone(),
+            ..invocation()
+        };
+        let answer = tool.call(&call).await;
+        let ToolAnswer::NotSent { content } = answer else {
+            panic!("{answer:?}")
+        };
+        assert!(content.contains(NOT_COMPARED), "{content}");
+    };
+    not_sent(&alice).await;
+    assert!(tool.prepare(start, task(1), &mallory).await.is_err());
+    not_sent(&mallory).await;
+    tool.prepare(start, task(1), &alice).await.unwrap();
+    tool.prepare(start, task(1), &bob).await.unwrap();
+    not_sent(&alice).await;
+    tool.prepare(start, task(1), &alice).await.unwrap();
+    use_by_other_tasks(&*tool).await;
+    not_sent(&alice).await;
+    assert!(server.calls().is_empty());
+    called(&*tool).await;
+    assert_eq!(server.calls().len(), 1);
 }
 
 fn lists(server: &Fake) -> usize {

@@ -72,6 +72,12 @@ impl ResponseItem {
         (!id.is_empty()).then(|| json!({"type": kind, "id": id}).to_string())
     }
 
+    /// Returns the `call_id` of a call; `None` for any other item, and for a call without it.
+    pub(super) fn call_id_key(&self) -> Option<String> {
+        let id = self.str("call_id");
+        (self.is_call() && !id.is_empty()).then(|| id.to_owned())
+    }
+
     /// Returns a key that only items with the same type and content have. The key does not contain
     /// the ids of the item.
     pub(super) fn content_key(&self) -> String {

@@ -213,31 +213,38 @@ impl ResponseStreamReader {
         Ok(())
     }
 
-    /// Takes the items of a response's `output` that no event has ended. Some endpoints number the
-    /// items of a stream differently from those of `output`. So `output` may have an ended item at
-    /// another index; that item is not taken again, because its call would run twice. An ended item
-    /// is recognized in `output` by its id, or by its content if `output` lacks the id, because
-    /// some endpoints write a new id in each event. So a call that equals an ended call is taken if
-    /// `output` has both with their ids. An item of `output` at the index of an ended item is never
-    /// taken, also if the ended item is at another index of `output`.
+    /// Takes the items of a response's `output` that no event has ended. By the protocol, an item
+    /// has the same index in its events and in `output`, but some endpoints number the items of a
+    /// stream differently. So if `output` has all items, its order counts, and each ended item is
+    /// taken from the event that ended it. Otherwise, `output` only fills the indexes at which no
+    /// item has ended.
+    ///
+    /// # Errors
+    /// Fails if a call of `output` has no place, because another item has ended at its index.
     fn take_output(&mut self, output: Vec<&str>) -> Result<(), AttemptOutcome> {
-        let output: Vec<_> = output.into_iter().map(ResponseItem::read).collect();
-        let given = output.iter().flatten();
-        let given_ids: BTreeSet<_> = given.filter_map(ResponseItem::id_key).collect();
-        let key_of = |item: &ResponseItem| {
-            let id = item.id_key().filter(|id| given_ids.contains(id));
-            id.unwrap_or_else(|| item.content_key())
-        };
-        let ended: BTreeSet<_> = self.items.values().flatten().map(key_of).collect();
-        for (index, item) in (0..).zip(output) {
-            if matches!(self.items.get(&index), Some(Some(_))) {
-                continue;
-            }
-            let item = item.ok_or_else(unreadable)?;
-            let is_ended = item.id_key().is_some_and(|id| ended.contains(&id))
-                || ended.contains(&item.content_key());
-            if !is_ended {
-                self.items.insert(index, Some(item));
+        let output: Option<Vec<_>> = output.into_iter().map(ResponseItem::read).collect();
+        let output = output.ok_or_else(unreadable)?;
+        let found = find_ended(&self.items, &output);
+        let found_count = found.iter().flatten().count();
+        let ended_count = self.items.values().flatten().count();
+        let begun_count = self.items.len() - ended_count;
+        let output = output.into_iter().zip(found);
+        if found_count == ended_count && found_count + begun_count <= output.len() {
+            let mut items = std::mem::take(&mut self.items);
+            let all = output.map(|(item, index)| {
+                let ended = index.and_then(|index| items.remove(&index).flatten());
+                Some(ended.unwrap_or(item))
+            });
+            self.items = (0..).zip(all).collect();
+            return Ok(());
+        }
+        for (index, (item, _)) in (0..).zip(output).filter(|(_, (_, found))| found.is_none()) {
+            match self.items.get(&index) {
+                Some(Some(_)) if item.is_call() => return Err(unreadable()),
+                Some(Some(_)) => {}
+                Some(None) | None => {
+                    self.items.insert(index, Some(item));
+                }
             }
         }
         Ok(())
@@ -280,6 +287,41 @@ impl ResponseStreamReader {
             emitter.arguments(at, &call.arguments_cleaner.finish());
         }
     }
+}
+
+/// Returns for each item of a response's `output` the index of the same ended item in `items`;
+/// `None` if it is no ended item. An ended item is the same as one item of `output` at most. Items
+/// are the same if they are calls with the same `call_id` and content, or else if they have the
+/// same id. If none has this id, the content decides, because some endpoints write a new id in each
+/// event. At last, calls with the same `call_id` are the same.
+fn find_ended(
+    items: &BTreeMap<u64, Option<ResponseItem>>,
+    output: &[ResponseItem],
+) -> Vec<Option<u64>> {
+    // The keys are tried in this order.
+    let keys: [fn(&ResponseItem) -> Option<String>; 4] = [
+        |item| Some(item.call_id_key()? + &item.content_key()),
+        ResponseItem::id_key,
+        |item| Some(item.content_key()),
+        ResponseItem::call_id_key,
+    ];
+    let mut found = vec![None; output.len()];
+    for key in keys {
+        let known: BTreeSet<u64> = found.iter().flatten().copied().collect();
+        let mut ended: BTreeMap<String, Vec<u64>> = BTreeMap::new();
+        for (index, item) in items.iter().rev() {
+            let item = item.as_ref().filter(|_| !known.contains(index));
+            if let Some(key) = item.and_then(key) {
+                ended.entry(key).or_default().push(*index);
+            }
+        }
+        for (index, item) in found.iter_mut().zip(output) {
+            if index.is_none() {
+                *index = key(item).and_then(|key| ended.get_mut(&key)?.pop());
+            }
+        }
+    }
+    found
 }
 
 fn find_call(calls: &mut [(u64, EmittedCall)], index: u64) -> Option<(usize, &mut EmittedCall)> {
@@ -355,6 +397,10 @@ impl StreamReader for ResponseStreamReader {
             return retryable("its answer ended within an item");
         };
         let response = ReceivedResponse { items, end, usage };
+        if response.items.iter().filter(|item| item.is_call()).count() < self.calls.len() {
+            // A call has begun and is not in the answer.
+            return unreadable();
+        }
         self.emit_rest(&response, emitter);
         response.answer(&self.cleaner)
     }

@@ -12,7 +12,7 @@ use lettre::address::Envelope;
 use lettre::transport::smtp::Error;
 use lettre::transport::smtp::authentication::{Credentials, Mechanism};
 use lettre::transport::smtp::client::{AsyncSmtpConnection, TlsParameters};
-use lettre::transport::smtp::commands::Rset;
+use lettre::transport::smtp::commands::{Data, Mail, Rcpt, Rset};
 use lettre::transport::smtp::extension::ClientId;
 use tokio::net::TcpStream;
 
@@ -80,22 +80,24 @@ impl SmtpServer {
         mail: &[u8],
     ) -> AttemptResult {
         let session = async {
-            let ready = self.ready_connection(clock).await;
-            let mut connection = ready.map_err(AttemptResult::without_status)?;
-            match connection.send(envelope, mail).await {
-                Ok(_) => Ok(connection),
-                Err(error) => Err(failure_result(&error)),
-            }
+            let mut connection = self.ready_connection(clock).await?;
+            let sent = transmit(&mut connection, envelope, mail).await;
+            Ok::<_, &str>((connection, sent))
         };
-        tokio::select! {
-            result = session => match result {
-                Ok(connection) => {
-                    self.idle.keep(connection, clock.uptime());
-                    AttemptResult::success()
-                }
-                Err(result) => result,
-            },
-            () = clock.sleep(ATTEMPT_TIMEOUT) => AttemptResult::without_status(NO_ANSWER),
+        let ended = tokio::select! {
+            ended = session => ended,
+            () = clock.sleep(ATTEMPT_TIMEOUT) => Err(NO_ANSWER),
+        };
+        match ended {
+            Ok((connection, Ok(()))) => {
+                self.idle.keep(connection, clock.uptime());
+                AttemptResult::success()
+            }
+            Ok((connection, Err(error))) => {
+                quit(clock, connection).await;
+                failure_result(&error)
+            }
+            Err(problem) => AttemptResult::without_status(problem),
         }
     }
 
@@ -181,6 +183,25 @@ impl SmtpServer {
     }
 }
 
+/// Sends a mail whose addresses and text are ASCII. `AsyncSmtpConnection::send` would send QUIT
+/// after a refusal and wait for the answer without a limit, so a refusal by a server that then
+/// stays silent would be lost.
+async fn transmit(
+    connection: &mut AsyncSmtpConnection,
+    envelope: &Envelope,
+    mail: &[u8],
+) -> Result<(), Error> {
+    let sender = Mail::new(envelope.from().cloned(), Vec::new());
+    connection.command(sender).await?;
+    for recipient in envelope.to() {
+        let recipient = Rcpt::new(recipient.clone(), Vec::new());
+        connection.command(recipient).await?;
+    }
+    connection.command(Data).await?;
+    connection.message(mail).await?;
+    Ok(())
+}
+
 /// Whether the server still answers on a kept connection, which the server may have closed. RSET
 /// ends no mail, because none has begun. Some servers limit the number of NOOPs in a session, but
 /// permit a RSET before each mail.
@@ -198,7 +219,7 @@ async fn quit_all(clock: &dyn Clock, connections: Vec<AsyncSmtpConnection>) {
     join_all(quits).await;
 }
 
-/// Sends QUIT. The mails that the server has accepted count as sent, whatever the server answers.
+/// Sends QUIT. The server's earlier answers to mails count, whatever the server answers to QUIT.
 async fn quit(clock: &dyn Clock, mut connection: AsyncSmtpConnection) {
     tokio::select! {
         _ = connection.quit() => {}

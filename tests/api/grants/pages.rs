@@ -2,11 +2,12 @@
 //! decision only if the checkbox is ticked. The page `/grants` shows and ends standing decisions.
 
 use macro_rules_attribute::apply;
+use serde_json::json;
 
 use super::super::approval_cycle::on_both;
-use super::{finance, listed, page, remembered};
-use crate::support::fake_chat_completions::text_answer;
-use crate::support::test_app::On;
+use super::{LARGE, finance, listed, page, remembered, yaml};
+use crate::support::fake_chat_completions::{calls, text_answer};
+use crate::support::test_app::{ACCOUNTS, On, TestApp};
 
 #[apply(on_both)]
 async fn page_offers_to_remember_and_remembers_only_what_is_ticked(on: On) {
@@ -76,6 +77,41 @@ async fn page_offers_to_remember_and_remembers_only_what_is_ticked(on: On) {
     refused.assert_has("4h at most");
     app.model.then(text_answer("done"));
     let approved = bob.submit(&format!("{path}/approve"), ticked).await;
+    assert_eq!(
+        (approved.status, listed(app.approver()).await.len()),
+        (303, 1),
+        "{}",
+        approved.text
+    );
+    app.stop().await;
+}
+
+#[apply(on_both)]
+async fn last_call_is_remembered_although_a_decided_call_cannot_be(on: On) {
+    let yaml = yaml("{ groups: [finance] }").replace(
+        "tools: [lookup, tag], decide: allow }",
+        "tools: [lookup], decide: allow }\n  - { name: tags, tools: [tag], decide: hold, approvers: { groups: [finance] } }",
+    );
+    let app = TestApp::with(on, &(yaml + ACCOUNTS)).await;
+    app.model
+        .then(calls(&[("tag", r#"{"text": "paid"}"#), ("refund", LARGE)]));
+    let asked = app.owner().create_task("please").await;
+    let path = format!("/resume/{}", asked.str("/pending/0/request_id"));
+    let tag = asked.str("/pending/0/tool_calls/0/tool_call_id");
+    let rejection = json!({"decisions": {tag: {"action": "reject", "then": "continue"}}});
+    let rejected = app.approver().post(&path, &rejection).await;
+    assert_eq!(rejected.status, 200, "{}", rejected.text);
+    let shown = page(app.approver(), &path).await;
+    shown.assert_has("Approve the other call");
+    shown.assert_has("<option value=\"4h\">4 h</option>");
+    app.model.then(text_answer("done"));
+    let fields = [
+        ("remember", "yes"),
+        ("remember.for", "task"),
+        ("remember.expires_in", "4h"),
+    ];
+    let approve = format!("{path}/approve");
+    let approved = app.approver().submit(&approve, &fields).await;
     assert_eq!(
         (approved.status, listed(app.approver()).await.len()),
         (303, 1),

@@ -1,5 +1,6 @@
 //! Tests the acceptance matrix of envoyproxy/ai-gateway#2073 for approvals behind a gateway. Each
-//! line of the matrix has one test.
+//! line of the matrix has one test. Two more tests show that an approval also binds the place and
+//! the other members of a call.
 
 use std::time::Duration;
 
@@ -62,6 +63,104 @@ async fn call_with_other_arguments_than_the_approved_ones_is_held_anew() {
     assert_ne!(meta(&other, "task_id"), meta(&first, "task_id"));
     let passed = Verdict::Passes(Some(meta(&first, "task_id")));
     assert_eq!(grpc.check(&bash("rm a")).await, passed);
+    app.stop().await;
+}
+
+/// Returns the `CheckRequest` of a call that Alice posts to the path and query `target` of `host`.
+fn posted(host: &str, target: &str, body: &Value) -> Vec<u8> {
+    let http = [
+        field(2, b"POST"),
+        field(3, &pair("x-user", b"alice")),
+        field(4, target.as_bytes()),
+        field(5, host.as_bytes()),
+        field(12, body.to_string().as_bytes()),
+    ];
+    field(1, &field(4, &field(2, &http.concat())))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn approval_binds_the_host_and_the_path_without_the_query_and_approvers_see_both() {
+    let app = gateway_app(NO_HOLD).await;
+    let mut grpc = Grpc::to(&app).await;
+    let mut check = async |host: &str, target: &str| {
+        let message = posted(host, target, &bash("rm"));
+        verdict(&grpc.call(CHECK, EDGE, &message).await.message)
+    };
+    let first = check("mcp.acme.com", "/staging/mcp?key=one").await;
+    let task = meta(&first, "task_id");
+    let items = app.owner().items(&task).await;
+    let context = r#""Host: mcp.acme.com\nPath: /staging/mcp""#;
+    assert!(items.text.contains(context), "{}", items.text);
+    decide(&app, &first, "approve").await;
+    for (host, target) in [
+        ("mcp.acme.com", "/prod/mcp?key=one"),
+        ("mcp.acme.com", "/"),
+        ("mcp.acme.com/staging", "/mcp"),
+        ("prod.acme.com", "/staging/mcp"),
+    ] {
+        let other = check(host, target).await;
+        assert_eq!(other.state(), "pending", "{host}{target}");
+        assert_ne!(meta(&other, "task_id"), task, "{host}{target}");
+    }
+    let again = check("mcp.acme.com", "/staging/mcp?key=two").await;
+    assert_eq!(again, Verdict::Passes(Some(task)));
+    let unprintable = posted("mcp.acme.com", "/staging\nPath: /mcp", &bash("ls"));
+    assert_eq!(grpc.call(CHECK, EDGE, &unprintable).await.status, Some(13));
+    app.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn leg_of_an_approved_call_is_held_anew_and_passes_once_its_own_input_is_approved() {
+    let app = gateway_app(NO_HOLD).await;
+    let mut grpc = Grpc::to(&app).await;
+    let first = held(&mut grpc, &bash("rm")).await;
+    decide(&app, &first, "approve").await;
+    let leg = |state: &str, action: &str| {
+        let mut leg = bash("rm");
+        leg["params"]["requestState"] = json!(state);
+        leg["params"]["inputResponses"] = json!({"sure": {"action": action}});
+        leg
+    };
+    let second = held(&mut grpc, &leg("s1", "accept")).await;
+    let task = meta(&second, "task_id");
+    assert_ne!(task, meta(&first, "task_id"));
+    let items = app.owner().items(&task).await;
+    let shown = r#"{\"inputResponses\":{\"sure\":{\"action\":\"accept\"}}}"#;
+    assert!(items.text.contains(shown), "{}", items.text);
+    let text = second.text();
+    assert!(
+        text.ends_with("that you make now is another call."),
+        "{text}"
+    );
+    decide(&app, &second, "approve").await;
+    for other in [leg("s1", "decline"), leg("s2", "accept")] {
+        let other = held(&mut grpc, &other).await;
+        assert_ne!(meta(&other, "task_id"), task);
+    }
+    let passed = Verdict::Passes(Some(task));
+    assert_eq!(grpc.check(&leg("s1", "accept")).await, passed);
+    let passed = Verdict::Passes(Some(meta(&first, "task_id")));
+    assert_eq!(grpc.check(&bash("rm")).await, passed);
+    app.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn call_with_more_input_than_approvers_can_see_passes_only_if_a_rule_allows_it() {
+    let app = gateway_app(NO_HOLD).await;
+    let mut grpc = Grpc::to(&app).await;
+    let large = |command: &str| {
+        let mut call = bash(command);
+        call["params"]["inputResponses"] = json!("x".repeat(17 * 1024));
+        call
+    };
+    let passed = grpc.check(&large("ls")).await;
+    assert!(matches!(passed, Verdict::Passes(Some(_))), "{passed:?}");
+    let refused = grpc.check(&large("rm")).await;
+    let why = "it has over 16 KiB to show besides its arguments. It has not run.";
+    assert!(refused.text().ends_with(why), "{refused:?}");
+    assert_eq!(meta(&refused, "outcome"), "invalid");
+    let listed = app.owner().get("/v1/requests").await;
+    assert_eq!(listed.count("requests"), 0, "{}", listed.text);
     app.stop().await;
 }
 

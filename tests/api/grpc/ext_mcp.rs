@@ -182,6 +182,25 @@ async fn approved_call_passes_once_as_it_is(on: On) {
     app.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn approval_covers_no_input_that_the_approved_call_did_not_have() {
+    let app = guardrails(On::Sqlite, REQUIRED).await;
+    let mut grpc = Grpc::to(&app).await;
+    let first = held(&mut grpc, MAKE).await;
+    resume(&app, &first, r#"{"action":"approve"}"#).await;
+    let input = r#"{"requestState":"s","inputResponses":{"q":{"action":"accept"}},"#;
+    let leg = MAKE.replacen('{', input, 1);
+    assert_ne!(held(&mut grpc, &leg).await, first);
+    let reason = request(&mut grpc, &leg).await.reason();
+    assert!(reason.contains("you cannot make it again"), "{reason}");
+    let input = format!(r#"{{"inputResponses":"{}","#, "x".repeat(17 * 1024));
+    let large = MAKE.replacen('{', &input, 1);
+    let refused = request(&mut grpc, &large).await;
+    assert_eq!(refused.members()["outcome"], "invalid");
+    assert!(request(&mut grpc, MAKE).await.passes());
+    app.stop().await;
+}
+
 #[apply(on_both)]
 async fn edited_call_is_mutated_and_its_other_members_stay(on: On) {
     let app = guardrails(on, REQUIRED).await;

@@ -1,14 +1,26 @@
 //! Tests of the outcomes that agentgateway reports with `CheckResponse`.
 
-use macro_rules_attribute::apply;
+use std::convert::Infallible;
+use std::time::Duration;
 
-use super::ext_mcp::{LS, REQUIRED, RESPONSE, guardrails, request};
+use futures_util::stream::{self, StreamExt as _};
+use macro_rules_attribute::apply;
+use sqlx::{Connection as _, Executor as _, PgConnection};
+use tokio::time::timeout;
+
+use super::ext_mcp::{
+    LS, REQUEST, REQUIRED, RESPONSE, guardrails, guardrails_yaml, message, request,
+};
 use super::*;
 use crate::api::approval_cycle::on_both;
+use crate::support::database::Database;
 use crate::support::test_app::On;
 
 const OPTIONAL: &str = "hold: 0s\n    report: optional\n    ext_authz: { user_header: x-user }";
 const DONE: &str = r#"{"content":[{"type":"text","text":"a.txt"}]}"#;
+/// A time that is longer than the deadlines of the tests' reports, and shorter than the time that
+/// the service gives a body to arrive.
+const SOON: Duration = Duration::from_secs(30);
 
 fn response(task: &str, result: &str) -> Vec<u8> {
     let unknown = pair("other", &field(3, b"x"));
@@ -28,6 +40,21 @@ async fn report_as(grpc: &mut Grpc, key: &str, task: &str, result: &str) {
     let answered = grpc.call(RESPONSE, key, &response(task, result)).await;
     let told = (answered.status, fields(&answered.message));
     assert_eq!(told, (Some(0), vec![(1, vec![])]), "it passes");
+}
+
+/// Sends a report with one more header. Asserts that the service lets the result pass within
+/// [`SOON`].
+async fn send_report(grpc: &mut Grpc, header: (&str, &str), body: impl Into<Body>) {
+    let key = format!("Bearer {EDGE}");
+    let headers = [
+        ("content-type", "application/grpc"),
+        ("authorization", key.as_str()),
+        header,
+    ];
+    let answered = timeout(SOON, grpc.send(RESPONSE, &headers, body)).await;
+    let answered = answered.expect("the answer comes in time").unwrap();
+    let told = (answered.status, fields(&answered.message));
+    assert_eq!(told, (Some(0), vec![(1, vec![])]), "{header:?}");
 }
 
 async fn report(grpc: &mut Grpc, task: &str, result: &str) {
@@ -159,6 +186,97 @@ async fn reported_content_is_cut_at_one_mebibyte() {
         "{}",
         stored[0].2.len()
     );
+    app.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn result_of_any_size_passes_and_its_outcome_is_stored_up_to_four_mebibytes() {
+    const MIB: usize = 1024 * 1024;
+    let app = guardrails(On::Sqlite, REQUIRED).await;
+    let mut grpc = Grpc::to(&app).await;
+    for (size, outcome) in [(3 * MIB, Some("failed")), (4 * MIB + 64 * 1024, None)] {
+        let task = request(&mut grpc, LS).await.task();
+        let image = "x".repeat(size);
+        let result = format!(r#"{{"content":"{image}","isError":true}}"#);
+        report(&mut grpc, &task, &result).await;
+        let stored = results(&app, &task).await;
+        let stored = stored.first().map(|(_, outcome, _)| outcome.as_str());
+        assert_eq!(stored, outcome, "{size} bytes");
+    }
+    app.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn result_that_is_reported_during_the_shutdown_passes_and_is_stored() {
+    let mut app = guardrails(On::Sqlite, REQUIRED).await;
+    let mut grpc = Grpc::to(&app).await;
+    let task = request(&mut grpc, LS).await.task();
+    // The shutdown lasts until this call of a tool of the service has ended.
+    let tool = app.tool.clone();
+    tool.close();
+    let mut agent = Grpc::to(&app).await;
+    TaskTracker::new().spawn(async move {
+        let key = format!("Bearer {}", gate::AGENT);
+        let headers = [
+            ("content-type", "application/json"),
+            ("authorization", key.as_str()),
+        ];
+        let body = json!({"gate": "refunds", "tool": "tag", "arguments": {"text": "slow"}});
+        let body = body.to_string();
+        let _ = agent.send("/v1/gate/calls", &headers, body).await;
+    });
+    tool.reached(1).await;
+    let reports = async {
+        let check = message(&["up"], "tools/call", LS, "alice");
+        // The service refuses checks as soon as the shutdown has begun.
+        while grpc.call(REQUEST, EDGE, &check).await.status != Some(14) {
+            crate::support::pause().await;
+        }
+        report(&mut grpc, &task, DONE).await;
+        tool.open();
+    };
+    tokio::join!(app.restart(), reports);
+    let stored = results(&app, &task).await;
+    assert_eq!(stored, [result("tool_result", "succeeded", DONE)]);
+    app.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn report_that_cannot_be_read_or_does_not_arrive_in_time_lets_the_result_pass() {
+    let app = guardrails(On::Sqlite, REQUIRED).await;
+    let mut grpc = Grpc::to(&app).await;
+    let usual = ("te", "trailers");
+    let whole = framed(&response("", DONE));
+    send_report(&mut grpc, usual, framed(&[0x80])).await;
+    send_report(&mut grpc, usual, [whole.clone(), whole.clone()].concat()).await;
+    send_report(&mut grpc, ("grpc-encoding", "gzip"), whole.clone()).await;
+    send_report(&mut grpc, ("grpc-timeout", "soon"), whole.clone()).await;
+    let beginning = stream::iter([Ok::<_, Infallible>(whole[..9].to_vec())]);
+    let stalled = Body::from_stream(beginning.chain(stream::pending()));
+    send_report(&mut grpc, ("grpc-timeout", "1S"), stalled).await;
+    app.stop().await;
+}
+
+/// A lock of the test keeps the database from answering before the gateway's deadline.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn result_passes_in_time_and_its_outcome_is_stored_once_the_database_answers() {
+    let database = Database::postgres().await;
+    let mut app = TestApp::at_with(database.url(), &guardrails_yaml(REQUIRED)).await;
+    app.restart_with(|yaml| yaml.replace("statement_timeout: 2s", "statement_timeout: 1h"))
+        .await;
+    let mut grpc = Grpc::to(&app).await;
+    let task = request(&mut grpc, LS).await.task();
+    let mut locking = PgConnection::connect(database.url()).await.unwrap();
+    locking
+        .execute("begin; lock table agent_task in access exclusive mode")
+        .await
+        .unwrap();
+    let sent = framed(&response(&task, DONE));
+    send_report(&mut grpc, ("grpc-timeout", "1S"), sent).await;
+    locking.execute("rollback").await.unwrap();
+    let stored = [result("tool_result", "succeeded", DONE)];
+    let is_stored = async || results(&app, &task).await == stored;
+    crate::support::until("the outcome is stored", is_stored).await;
     app.stop().await;
 }
 

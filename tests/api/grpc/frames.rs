@@ -146,6 +146,28 @@ async fn bodies_that_are_no_single_call_are_answered_with_400() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn request_that_upgrades_its_connection_is_denied() {
+    let app = gateway_app(ENVOY).await;
+    let mut grpc = Grpc::to(&app).await;
+    let headers = [("x-user", "alice"), ("Upgrade", "websocket")];
+    for (method, body) in [("GET", String::new()), ("POST", bash("ls").to_string())] {
+        let plain = http_request(method, body.as_bytes(), &headers[..1]);
+        let passed = verdict(&grpc.call(CHECK, EDGE, &plain).await.message);
+        assert!(matches!(passed, Verdict::Passes(_)), "{passed:?}");
+        let upgraded = http_request(method, body.as_bytes(), &headers);
+        let denied = verdict(&grpc.call(CHECK, EDGE, &upgraded).await.message);
+        let Verdict::Denied(status, body) = denied else {
+            panic!("{method} passed")
+        };
+        assert_eq!(
+            (status.as_str(), &body["error"]["code"]),
+            ("400", &json!(-32600))
+        );
+    }
+    app.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn other_request_that_does_not_pass_is_denied_with_its_id() {
     let strict = ENVOY.replace("x-user }", "x-user, pass_others: false }");
     let app = gateway_app(&strict).await;

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::super::approval_cycle::on_both;
 use super::super::request_kinds::{ASKING, ask, items};
 use super::{answer, digest, ended, linked, page, press, yaml};
-use crate::support::fake_chat_completions::text_answer;
+use crate::support::fake_chat_completions::{calls, text_answer};
 use crate::support::links::{DECIDING, OTHER_KEY, PEOPLE, SEALING_KEY, link};
 use crate::support::test_app::{ACCOUNTS, On, TestApp};
 
@@ -74,6 +74,43 @@ async fn link_rejects_with_what_its_person_wants_to_follow(on: On) {
         );
     }
     assert_eq!(app.tool.ledger().len(), 0);
+    app.stop().await;
+}
+
+#[apply(on_both)]
+async fn link_cancels_as_its_button_says_after_another_person_approved_a_call(on: On) {
+    let app = linked(on, "{ groups: [finance] }").await;
+    app.model.then(calls(&[
+        ("refund", r#"{"order":1,"amount":50}"#),
+        ("refund", r#"{"order":2,"amount":60}"#),
+    ]));
+    let held = app.owner().create_task("go").await;
+    let request = held.str("/pending/0/request_id");
+    let call = held.str("/pending/0/tool_calls/0/tool_call_id");
+    let path = link("dora", &request);
+    let shown = page(&app, &path).await;
+    for part in [
+        "Reject all 2 and cancel the task</button>",
+        "name=\"reject.then\" value=\"cancel\"",
+    ] {
+        shown.assert_has(part);
+    }
+    let approval = json!({"decisions": {call: {"action": "approve"}}});
+    let approved = app.approver().answer(&request, &approval).await;
+    assert_eq!(approved.status, 200, "{}", approved.text);
+    let digest = digest(&shown);
+    let fields = [
+        ("digest", digest.as_str()),
+        ("reject.then", "cancel"),
+        ("action", "reject"),
+    ];
+    let reply = press(&app, &path, &fields).await;
+    reply.assert_header(303, "location", &path);
+    ended(&app, &held.str("/task_id"), "Canceled").await;
+    assert!(
+        app.tool.ledger().is_empty(),
+        "the approved call does not run"
+    );
     app.stop().await;
 }
 

@@ -272,7 +272,8 @@ async fn is_asked_anew(change: impl Fn(&str) -> String) {
     .await;
     let asked_anew = async || {
         let again = call(&app, "0", &refund(120)).await;
-        let is_new = about(&again)["request_id"] != about(&held)["request_id"];
+        let request = &about(&again)["request_id"];
+        let is_new = request.is_string() && *request != about(&held)["request_id"];
         is_new.then_some(again)
     };
     let again = eventually("people are asked anew", asked_anew).await;

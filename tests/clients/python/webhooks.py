@@ -1,7 +1,8 @@
-"""Receives webhooks, and verifies each message with the library `standardwebhooks`. Each message verifies under each of
-the two secrets. It does not verify with one byte changed or six minutes later. Messages in brief and pings arrive at
-`/`, messages in full at `/full`, and reminders at `/reminders`. The program ends once it has one message of each
-expected kind, or with an error at the first message that is not as expected."""
+"""Receives webhooks, verifies each message with the library `standardwebhooks`, and parses it with the generated
+client. Each message verifies under each of the two secrets. It does not verify with one byte changed or six minutes
+later. Messages in brief and pings arrive at `/`, messages in full at `/full`, and reminders at `/reminders`. The
+program ends once it has one message of each expected kind, or with an error at the first message that is not as
+expected."""
 
 import json
 import os
@@ -10,6 +11,7 @@ import traceback
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
+from holdpoint_client.models import WebhookData, WebhookMessage, WebhookPing
 from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
 EVENTS = {"request.created", "request.decided", "task.paused", "task.completed"}
@@ -30,14 +32,19 @@ def is_refused(webhook: Webhook, body: str, headers: dict[str, str]) -> bool:
     return False
 
 
-def check_content(path: str, message_id: str, kind: str, data: dict) -> None:
+def check_content(path: str, message_id: str, message: dict) -> None:
     """Checks that the id and the data are those of a ping, a message in full, a reminder, or a message in brief."""
+    kind, data = message["type"], message["data"]
+    parsed = WebhookMessage.from_dict(message).data
+    is_in_brief = kind != "ping" and path != "/full"
+    assert isinstance(parsed, WebhookPing) == (kind == "ping"), parsed
+    assert isinstance(parsed, WebhookData) == is_in_brief, parsed
     if kind == "ping":
         assert re.fullmatch(r"ping_[0-9a-f]{32}", message_id), message_id
         assert (path, data) == ("/", {"target": "python"}), data
     elif path == "/full":
         assert re.fullmatch(r"evt_[0-9a-f]{32}_[0-9]+", message_id), message_id
-        assert data["event"] == kind and "tenant" not in data, data
+        assert parsed.event == data["event"] == kind and "tenant" not in data, data
     elif path == "/reminders":
         assert message_id == f"tmr_{data['request']['request_id']}_python-reminders", message_id
     else:
@@ -55,7 +62,7 @@ def check(path: str, body: str, headers: dict[str, str]) -> None:
         assert is_refused(webhook, body, {**headers, "webhook-timestamp": late})
     assert is_refused(Webhook("whsec_" + "A" * 44), body, headers)
     message_id = headers["webhook-id"]
-    check_content(path, message_id, message["type"], message["data"])
+    check_content(path, message_id, message)
     seen.add((path, message["type"]))
     if not body.isascii():
         seen.add((path, "not ASCII"))

@@ -11,7 +11,8 @@ use macro_rules_attribute::apply;
 use serde_json::json;
 
 use super::super::engine_harness::{
-    EngineHarness, alice, alice_decides, alice_is_refused, fills, outcomes, whole,
+    EngineHarness, alice, alice_decides, alice_is_refused, beyond_the_maximum, fills, outcomes,
+    whole,
 };
 use super::{LARGE, TAG, approved, run};
 use crate::store::store_fixture::{StoreFixture, both};
@@ -21,13 +22,6 @@ const LARGE_AND_TAG: &[(&str, &str)] = &[
     ("refund", r#"{"order":1,"amount":120}"#),
     ("tag", r#"{"text":"paid"}"#),
 ];
-
-/// As many questions as a tree may have open, and then a repeatable call.
-const TAG_BEYOND_THE_MAXIMUM: [(&str, &str); 21] = {
-    let mut calls = [("request_human_guidance", r#"{"question":"How?"}"#); 21];
-    calls[20] = ("tag", r#"{"text":"paid"}"#);
-    calls
-};
 
 /// Loses the result of a repeatable call. Then replaces the tool's effect and URL in the
 /// configuration by `now`. Asserts that the call is not repeated.
@@ -259,7 +253,8 @@ async fn changed_effect_is_journaled_before_the_call_is_sent(fixture: StoreFixtu
 async fn held_call_that_its_request_shows_as_once_is_sent_once_after_its_approval(
     fixture: StoreFixture,
 ) {
-    let mut harness = EngineHarness::new(fixture, &TAG_BEYOND_THE_MAXIMUM).await;
+    const CALLS: [(&str, &str); 21] = beyond_the_maximum(("tag", r#"{"text":"paid"}"#));
+    let mut harness = EngineHarness::new(fixture, &CALLS).await;
     harness.configure(|yaml| {
         let yaml = yaml.replace(
             "tag, refund, forbidden] }",

@@ -1,6 +1,6 @@
 //! Tests logins that a person gives to a task of a tree while a call of another task is in flight.
 //! The tool or the model did not know the login when the call was sent, but its answer is redacted
-//! all the same.
+//! all the same. Also tests a login that is given while the tools of calls are compared.
 
 use std::sync::{Arc, Mutex};
 
@@ -12,12 +12,13 @@ use holdpoint::task::id::TaskId;
 use holdpoint::task::item::Outcome;
 use holdpoint::task::request::RequestKind;
 use holdpoint::task::tool_spec::ToolSpec;
-use holdpoint::tool::{Invocation, Tool, ToolAnswer};
+use holdpoint::tool::{Invocation, StartReason, Tool, ToolAnswer};
 use macro_rules_attribute::apply;
 use serde_json::json;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
+use super::super::changed_tools::{Server, serve_refund};
 use super::super::engine_harness::{
     Calls, EngineHarness, alice_decides, claimed, drive, fills, join, turn,
 };
@@ -296,4 +297,45 @@ async fn answer_or_error_of_a_model_shows_no_login_that_another_task_got_after_t
         assert!(items.contains(SHOWN), "{items}");
         assert!(!items.contains("0123456789"), "{items}");
     }
+}
+
+#[apply(both)]
+async fn call_whose_login_is_given_while_another_tool_is_compared_is_compared_before_its_start(
+    fixture: StoreFixture,
+) {
+    let mut harness = tree(fixture).await;
+    for (part, by) in [
+        ("model: boss, sub", "model: boss, tools: [comment], sub"),
+        ("tools: [refund]", "tools: [refund, comment]"),
+        ("comment: { http", "comment: { effect: read_only, http"),
+        ("refund: { http", "refund: { effect: read_only, http"),
+    ] {
+        harness.replace(part, by);
+    }
+    harness.script_by_name(|model, prompt| {
+        let calls: Calls = match (model, prompt.turn) {
+            ("boss", 1) => &[("clerk", r#"{"task":"pay"}"#), ("comment", "{}")],
+            ("clerk", 1) => &[("refund", "{}"), ("comment", "{}")],
+            _ => &[],
+        };
+        Ok(turn(calls))
+    });
+    let (refund, comment) = (serve_refund(&mut harness), Arc::new(Server::default()));
+    let goes_on = refund.hold_next();
+    let mut parts = harness.parts(4);
+    let catalog = (*parts.catalog).clone();
+    let served = catalog.with_tools(|spec| (spec.name == "comment").then(|| comment.tool(spec)));
+    parts.catalog = Arc::new(served);
+    let engine = Engine::new(parts);
+    let root = harness.queued().await;
+    drive(&engine).await;
+    let drivers = claimed(&engine).await;
+    refund.until_held().await;
+    // The boss lacks the login as well, and the clerk uses the boss's login.
+    let login = only_open_request(&harness, root).await.request_id;
+    alice_decides(&harness.engine(0), login, fills(&jira(TOKEN))).await;
+    goes_on.send(()).unwrap();
+    join(drivers).await;
+    assert_eq!(comment.starts(), [Some(StartReason::Allowed)]);
+    assert_eq!((refund.calls(), comment.calls()), (1, 1));
 }

@@ -10,18 +10,11 @@ use macro_rules_attribute::apply;
 use serde_json::json;
 
 use super::super::engine_harness::{
-    Calls, EngineHarness, alice_decides, alice_is_refused, claimed, fills, outcomes, turn,
+    EngineHarness, alice_decides, alice_is_refused, beyond_the_maximum, claimed, fills, kill,
+    outcomes, turn,
 };
 use super::{ASKS_FOR_JIRA, TOKEN, clerk, commented, fill, jira, only_open_request, results};
 use crate::store::store_fixture::{StoreFixture, both};
-
-/// As many questions as a tree may have open, and then one more.
-const BEYOND_THE_MAXIMUM: [(&str, &str); 21] = {
-    let mut calls = [("request_human_guidance", r#"{"question":"How?"}"#); 21];
-    calls[20] = ("request_credentials", r#"{"service":"spare"}"#);
-    calls
-};
-const ASKING: &[Calls] = &[&BEYOND_THE_MAXIMUM];
 
 #[apply(both)]
 async fn credential_request_whose_fields_or_receivers_changed_is_asked_anew(fixture: StoreFixture) {
@@ -122,10 +115,7 @@ async fn lost_call_without_its_credential(fixture: StoreFixture) -> (EngineHarne
     alice_decides(&harness.engine(0), request, fills(&jira(TOKEN))).await;
     let drivers = claimed(&harness.engine(1)).await;
     harness.tool.reached(1).await;
-    for driver in drivers {
-        driver.abort();
-        assert!(driver.await.unwrap_err().is_cancelled());
-    }
+    kill(drivers).await;
     harness.tool.open();
     harness.later();
     harness.run().await;
@@ -171,7 +161,9 @@ async fn lost_call_whose_target_changes_while_it_waits_for_its_credential_is_not
 async fn credential_that_is_gone_before_its_request_can_be_opened_is_not_asked_for(
     fixture: StoreFixture,
 ) {
-    let mut harness = clerk(fixture, ASKING).await;
+    const SPARE: (&str, &str) = ("request_credentials", r#"{"service":"spare"}"#);
+    const CALLS: [(&str, &str); 21] = beyond_the_maximum(SPARE);
+    let mut harness = clerk(fixture, &[&CALLS]).await;
     let more = "human: [guidance, credentials], limits: { max_calls: 32 }";
     harness.replace("human: [credentials]", more);
     let task = harness.held().await;
@@ -191,4 +183,25 @@ async fn credential_that_is_gone_before_its_request_can_be_opened_is_not_asked_f
     };
     assert_eq!(*outcome, Outcome::Invalid);
     assert!(text.contains("`service` is not one of"), "{text}");
+}
+
+#[apply(both)]
+async fn result_of_a_call_whose_credential_is_gone_comes_before_the_request_of_another(
+    fixture: StoreFixture,
+) {
+    let mut harness = clerk(fixture, &[&[("comment", "{}"), ("look", "{}")]]).await;
+    // Repeatable calls start together.
+    harness.replace("comment: { http:", "comment: { effect: read_only, http:");
+    let task = harness.queued().await;
+    // The task keeps its agent, which has the tool `look`. No tool of the present one takes `crm`.
+    harness.replace("find, look, peek, plain]", "plain]");
+    harness.run().await;
+    let items = harness.journal(task).await.items;
+    let names = items.iter().map(|item| item.fact.type_name());
+    let compared = ["tool_result", "intervention_requested"];
+    let order: Vec<_> = names.filter(|name| compared.contains(name)).collect();
+    assert_eq!(order, compared);
+    fill(&harness, task, &jira(TOKEN)).await;
+    let outcomes = outcomes(&harness.journal(task).await);
+    assert_eq!(outcomes, [Outcome::Invalid, Outcome::Succeeded]);
 }

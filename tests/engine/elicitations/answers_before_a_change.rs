@@ -1,7 +1,6 @@
 //! Tests answers to questions of a tool's server that a person gives before the tool gets another
 //! target, and that no attempt has returned yet, or only an attempt whose outcome is unknown.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use holdpoint::task::decision::Action;
@@ -13,28 +12,14 @@ use macro_rules_attribute::apply;
 use serde_json::json;
 
 use super::super::engine_harness::{
-    Calls, EngineHarness, alice_decides, claimed, fills, outcomes, whole,
+    EngineHarness, alice_decides, claimed, fills, kill, outcomes, whole,
 };
 use super::unknown_outcomes::{DENIED_ELSEWHERE, GONE};
-use super::{LARGE, SMALL, Server, answer, asks, harness_on, resume, the_request};
+use super::{LARGE, SMALL, Server, answer, asking, asks, resume, the_request};
 use crate::store::store_fixture::{StoreFixture, both};
 use crate::support::until;
 
 const FOLDER: &[&str] = &["folder"];
-
-/// Creates a task with a call of the tool `refund`, which has this effect and asks these questions.
-async fn asking(
-    fixture: StoreFixture,
-    effect: &str,
-    calls: Calls,
-    keys: &[&str],
-) -> (EngineHarness, Arc<Server>, TaskId) {
-    let (mut harness, server) = harness_on(fixture, calls, vec![asks(keys)]).await;
-    let with_effect = format!("  refund:\n    effect: {effect}\n");
-    harness.replace("  refund:\n", &with_effect);
-    let task = harness.held().await;
-    (harness, server, task)
-}
 
 /// Answers the question in a process that drives no task, so that the answer is sent nowhere yet.
 async fn folder_is_answered(harness: &EngineHarness, task: TaskId) {
@@ -51,10 +36,7 @@ async fn attempt_with_folder_is_lost(harness: &EngineHarness, server: &Server, t
     let drivers = claimed(&harness.engine(1)).await;
     let is_sent = async || server.resumed().len() == 2;
     until("the second attempt is sent", is_sent).await;
-    for driver in drivers {
-        driver.abort();
-        assert!(driver.await.unwrap_err().is_cancelled());
-    }
+    kill(drivers).await;
     harness.later();
 }
 
@@ -75,7 +57,7 @@ async fn lost_attempt_with_an_answer_is_retried_at_another_target_without_the_an
 ) {
     for effect in ["once", "idempotent"] {
         let like = StoreFixture::like(&fixture).await;
-        let (mut harness, server, task) = asking(like, effect, SMALL, FOLDER).await;
+        let (mut harness, server, task) = asking(like, effect, SMALL, vec![asks(FOLDER)]).await;
         attempt_with_folder_is_lost(&harness, &server, task).await;
         run_elsewhere(&mut harness).await;
         let unknown = the_request(&harness, task).await;
@@ -94,7 +76,7 @@ async fn allowed_call_with_an_answer_and_another_target_is_asked_about_and_sent_
 ) {
     for effect in ["once", "idempotent"] {
         let like = StoreFixture::like(&fixture).await;
-        let (mut harness, server, task) = asking(like, effect, SMALL, FOLDER).await;
+        let (mut harness, server, task) = asking(like, effect, SMALL, vec![asks(FOLDER)]).await;
         folder_is_answered(&harness, task).await;
         run_elsewhere(&mut harness).await;
         let unknown = the_request(&harness, task).await;
@@ -114,7 +96,7 @@ async fn allowed_call_with_an_answer_and_another_target_is_asked_about_and_sent_
 async fn approved_call_with_an_answer_and_another_target_is_asked_about_and_sent_without_the_answer(
     fixture: StoreFixture,
 ) {
-    let (mut harness, server, task) = asking(fixture, "once", LARGE, FOLDER).await;
+    let (mut harness, server, task) = asking(fixture, "once", LARGE, vec![asks(FOLDER)]).await;
     answer(&harness, task, whole(Action::Approve, None)).await;
     folder_is_answered(&harness, task).await;
     run_elsewhere(&mut harness).await;
@@ -131,7 +113,7 @@ async fn approved_call_with_an_answer_and_another_target_is_asked_about_and_sent
 
 #[apply(both)]
 async fn call_that_only_reads_is_sent_to_another_target_without_the_answer(fixture: StoreFixture) {
-    let (mut harness, server, task) = asking(fixture, "read_only", SMALL, FOLDER).await;
+    let (mut harness, server, task) = asking(fixture, "read_only", SMALL, vec![asks(FOLDER)]).await;
     folder_is_answered(&harness, task).await;
     run_elsewhere(&mut harness).await;
     assert_eq!(server.resumed(), [None, None]);
@@ -151,7 +133,7 @@ async fn call_with_an_answer_whose_tool_is_gone_or_denied_is_asked_about_unless_
         ("read_only", SMALL, GONE, false),
     ] {
         let like = StoreFixture::like(&fixture).await;
-        let (mut harness, server, task) = asking(like, effect, calls, FOLDER).await;
+        let (mut harness, server, task) = asking(like, effect, calls, vec![asks(FOLDER)]).await;
         if calls == LARGE {
             answer(&harness, task, whole(Action::Approve, None)).await;
         }

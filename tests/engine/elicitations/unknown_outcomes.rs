@@ -17,8 +17,8 @@ use super::super::engine_harness::{
     Calls, EngineHarness, alice, alice_is_refused, fills, outcomes, whole,
 };
 use super::{
-    LARGE, SMALL, answer, answer_as, asks, attempts, harness_on, lost, resume, rosters_of_finance,
-    the_request,
+    LARGE, SMALL, answer, answer_as, asking, asks, attempts, harness_on, lost, resume,
+    rosters_of_finance, the_request,
 };
 use crate::store::store_fixture::{StoreFixture, both};
 
@@ -46,9 +46,7 @@ async fn question_of_the_third_attempt_after_two_lost_ones_is_asked_and_its_answ
     fixture: StoreFixture,
 ) {
     let answers = vec![lost(), lost(), asks(&["folder"])];
-    let (mut harness, server) = harness_on(fixture, SMALL, answers).await;
-    harness.replace("  refund:\n", "  refund:\n    effect: idempotent\n");
-    let task = harness.held().await;
+    let (harness, server, task) = asking(fixture, "idempotent", SMALL, answers).await;
     let asked = the_request(&harness, task).await;
     assert_eq!(asked.kind, RequestKind::Elicitation);
     assert_eq!(attempts(&harness, task).await, [1, 2, 3]);
@@ -184,9 +182,7 @@ async fn idempotent_call_with_a_question_and_another_target_is_asked_about_and_n
     fixture: StoreFixture,
 ) {
     let answers = vec![lost(), lost(), asks(&["folder"])];
-    let (mut harness, server) = harness_on(fixture, SMALL, answers).await;
-    harness.replace("  refund:\n", "  refund:\n    effect: idempotent\n");
-    let task = harness.held().await;
+    let (mut harness, server, task) = asking(fixture, "idempotent", SMALL, answers).await;
     let no = whole(Action::Reject, None);
     is_asked_about_after_a_change_of_target(&mut harness, task, no).await;
     assert_eq!(server.resumed(), [None, None, None]);
@@ -204,10 +200,8 @@ async fn call_with_a_question_whose_tool_is_gone_or_denied_is_asked_about_unless
     for (effect, is_asked) in [("once", true), ("idempotent", true), ("read_only", false)] {
         for changes in [GONE, DENIED_ELSEWHERE] {
             let like = StoreFixture::like(&fixture).await;
-            let (mut harness, server) = harness_on(like, SMALL, vec![asks(&["folder"])]).await;
-            let with_effect = format!("  refund:\n    effect: {effect}\n");
-            harness.replace("  refund:\n", &with_effect);
-            let task = harness.held().await;
+            let answers = vec![asks(&["folder"])];
+            let (mut harness, server, task) = asking(like, effect, SMALL, answers).await;
             let folder = fills(&json!({"folder": "a"}));
             is_refused_after(changes, &mut harness, task, folder).await;
             let expected = if is_asked {

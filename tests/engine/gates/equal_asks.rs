@@ -9,6 +9,7 @@ use holdpoint::engine::gate::{GateState, Proposal};
 use holdpoint::task::id::TaskId;
 use holdpoint::task::item::Outcome;
 use holdpoint::task::request::RequestKind;
+use holdpoint::task::status::TaskStatus;
 use holdpoint::task::time::Time;
 use macro_rules_attribute::apply;
 use sqlx::{AssertSqlSafe, Executor as _};
@@ -19,8 +20,9 @@ use super::super::engine_harness::EngineHarness;
 use super::super::two_replicas::Pair;
 use super::failures::{by_key, waiting_for_a_slot};
 use super::{
-    LONG, abort, agent, approve, approved, ask, asking, asking_by, asks, bash, every_call, harness,
-    refund, reject_in_vain, small, until_asked, until_at_rest, until_present, until_proposed,
+    LONG, abort, agent, approve, approved, ask, asking, asking_by, asks, bash, driven_until,
+    every_call, harness, proposal, refund, reject_in_vain, small, until_asked, until_at_rest,
+    until_present, until_proposed,
 };
 use crate::store::store_fixture::{StoreFixture, TASKS, both};
 use crate::support::{eventually, until};
@@ -151,6 +153,26 @@ async fn request_of_a_call_is_shown_once_the_presence_of_its_asker_is_stored() {
     until("the request is shown", is_shown).await;
     assert!(harness.journal(task).await.row.asker_until > Some(Time(0)));
     asking.abort();
+}
+
+#[apply(both)]
+async fn request_of_a_call_is_shown_until_a_person_has_answered_it(fixture: StoreFixture) {
+    let harness = harness(fixture).await;
+    let engine = harness.engine(8);
+    let held = refund(1, LONG);
+    let progress = held.progress.clone();
+    let asking = asking_by(&engine, held);
+    let task = until_asked(&harness, RequestKind::Approval).await;
+    let is_shown = async || progress.request().is_some();
+    until("the request is shown", is_shown).await;
+    harness.tool.close();
+    approve(&harness, &engine, task).await;
+    harness.tool.reached(1).await;
+    let is_over = async || progress.request().is_none();
+    until("the answered request is not shown any more", is_over).await;
+    harness.tool.open();
+    let answer = asking.await.unwrap().unwrap();
+    assert_eq!(answer.call.outcome, Some(Outcome::Succeeded));
 }
 
 /// Waits until no spawned work of this engine runs any more.
@@ -303,4 +325,24 @@ async fn call_held_beside_an_equal_one_stays_held_when_its_tool_changes(fixture:
         Some(Outcome::Succeeded)
     );
     assert_eq!(harness.tool.count(), 1);
+}
+
+#[apply(both)]
+async fn queued_call_that_equal_asks_do_not_continue_says_so_and_runs_without_its_asker(
+    fixture: StoreFixture,
+) {
+    let harness = harness(fixture).await;
+    // The engine of the asks has no slot, so another engine runs the calls.
+    let (without_slots, engine) = (harness.engine(0), harness.engine(8));
+    let lookup = proposal("lookup", r#"{"order":1}"#, Duration::ZERO);
+    let queued = asks(&without_slots, &lookup).await;
+    assert_eq!(queued.state, GateState::Approved);
+    let says = "Allowed; the call is queued and starts by itself. Read it to get its result: the same call without its key is run again.";
+    assert_eq!(queued.message(), says);
+    let again = asks(&without_slots, &lookup).await;
+    assert_ne!(again.task_id, queued.task_id);
+    for task in [queued.task_id, again.task_id] {
+        driven_until(&harness, &engine, task, TaskStatus::Completed).await;
+    }
+    assert_eq!(harness.tool.count(), 2);
 }

@@ -44,7 +44,7 @@ async fn with_shell(fixture: StoreFixture) -> EngineHarness {
     harness
 }
 
-fn shell(command: &str, wait: Duration) -> Proposal {
+pub fn shell(command: &str, wait: Duration) -> Proposal {
     proposal("Bash", &format!(r#"{{"command":"{command}"}}"#), wait)
 }
 

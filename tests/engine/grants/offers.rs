@@ -10,7 +10,7 @@ use macro_rules_attribute::apply;
 
 use super::super::call_decisions::{approve, each, places, plain, question, refused};
 use super::super::engine_harness::{decides, person, rejects};
-use super::{HUGE, LARGE, TAG, answered, grants, harness, hours, remembered};
+use super::{HUGE, LARGE, TAG, answered, grant, grants, harness, hours, remembered};
 use crate::store::store_fixture::{StoreFixture, both};
 
 #[apply(both)]
@@ -93,6 +93,27 @@ async fn wish_beyond_the_offer_is_refused(fixture: StoreFixture) {
         "the condition does not hold"
     );
     answered(&harness, task, rejects(Then::Continue)).await;
+}
+
+#[apply(both)]
+async fn wish_is_checked_against_the_undecided_calls_alone(fixture: StoreFixture) {
+    let harness = harness(fixture, &[&[LARGE, TAG]]).await;
+    let task = harness.stopped().await;
+    let (request, calls) = question(&harness, task).await;
+    let (api, bob) = (harness.engine(0), person("bob"));
+    decides(&api, &bob, request, each([(calls[1], approve())])).await;
+    let beyond = remembered(GrantScope::Task, hours(5));
+    let said = refused(&harness, &api, &bob, task, beyond).await;
+    assert_eq!(places(&said), ["/remember/expires_in"]);
+    // The offer for the decided call has a shorter time.
+    let within = remembered(GrantScope::Task, hours(2));
+    decides(&api, &bob, request, within.clone()).await;
+    assert_eq!(grant(&harness).await.tool, "refund");
+    let repeated = api.decide(&bob, request, within, None).await.unwrap_err();
+    assert!(
+        matches!(repeated, Refusal::AlreadyDecided { .. }),
+        "{repeated:?}"
+    );
 }
 
 #[apply(both)]

@@ -13,7 +13,9 @@ use holdpoint::task::status::TaskStatus;
 use macro_rules_attribute::apply;
 
 use super::super::call_decisions::{last_open_request, question};
-use super::super::engine_harness::{EngineHarness, alice, claimed, decides, go, person, whole};
+use super::super::engine_harness::{
+    EngineHarness, alice, claimed, decides, go, kill, person, whole,
+};
 use super::super::takeover::{Drop, drive_and_drop};
 use super::super::two_replicas::Pair;
 use super::{BY_BOB, LARGE, TAG, answered, asks, grant, grants, harness, hours, ran, remembered};
@@ -99,9 +101,7 @@ async fn lost_call_after_an_approved_one(harness: &EngineHarness) -> TaskId {
     let second = harness.queued().await;
     let drivers = claimed(&harness.engine(1)).await;
     harness.tool.reached(2).await;
-    for driver in drivers {
-        driver.abort();
-    }
+    kill(drivers).await;
     assert_eq!(grant(harness).await.used, 1);
     harness.tool.open();
     harness.later();

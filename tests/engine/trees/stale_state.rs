@@ -11,7 +11,7 @@ use futures_util::future::BoxFuture;
 use holdpoint::engine::{DecisionBody, DecisionInput, Engine, EngineParts};
 use holdpoint::task::decision::{Action, Then};
 use holdpoint::task::id::TaskId;
-use holdpoint::task::item::Outcome;
+use holdpoint::task::item::{Fact, Outcome};
 use holdpoint::task::status::TaskStatus;
 use holdpoint::task::transcript::Message;
 use macro_rules_attribute::apply;
@@ -19,7 +19,8 @@ use macro_rules_attribute::apply;
 use super::super::call_decisions::edit;
 use super::super::damaged_journals::{GONE, damage};
 use super::super::engine_harness::{
-    EngineHarness, alice, alice_decides, alice_writes, drive, outcomes, rejects, superseding, whole,
+    EngineHarness, alice, alice_decides, alice_writes, claimed, drive, join, outcomes, rejects,
+    superseding, whole,
 };
 use super::super::stored_prompts::thinks;
 use super::super::worker_steps::WorkerSteps as _;
@@ -381,6 +382,67 @@ async fn damaged_task_that_has_ended_is_no_longer_reported(fixture: StoreFixture
         harness.fixture.store.take_unreadable().is_empty(),
         "every round reads its whole tree"
     );
+}
+
+/// The call belongs to the sub-agent, or to the root after its sub-agent has ended. The number is
+/// that of the caller's turn, and of the drives before the call.
+#[apply(both)]
+async fn driver_of_a_tree_that_cannot_be_read_stores_its_result_and_stops(fixture: StoreFixture) {
+    for (caller, turn, is_taken_over) in [(LEAF, 1, false), (LEAF, 1, true), ("boss", 2, true)] {
+        let fixture = StoreFixture::like(&fixture).await;
+        let mut harness = EngineHarness::of_trees(fixture, Shape::flat(1), one_small).await;
+        harness.replace("sub_agents: [leaf]", "sub_agents: [leaf], tools: [refund]");
+        harness.replace("timeout: 5s", "timeout: 60s");
+        harness.script_by_name(move |name, prompt| {
+            let calls = match (name, prompt.turn) {
+                ("boss", 1) => vec![hands_on(LEAF, "go.1")],
+                at if at == (caller, turn) => vec![refund("go.1", 5)],
+                _ => Vec::new(),
+            };
+            Ok(speaks(name, &said(prompt), &calls))
+        });
+        let parts = harness.parts(0);
+        let engine = EngineHarness::like(&parts, 4);
+        let root = harness.queued().await;
+        for _ in 0..turn {
+            drive(&engine).await;
+        }
+        let [task] = harness.of_agent(root, caller).await[..] else {
+            panic!("one {caller}")
+        };
+        harness.tool.close();
+        let drivers = claimed(&engine).await;
+        harness.tool.reached(1).await;
+        if is_taken_over {
+            harness.later();
+            harness.drive_tree(&parts, root).await;
+            assert_eq!(harness.asked_exactly::<1>(root).await[0].task_id, task);
+        }
+        let set_takeovers = async |count: i64| {
+            let [root, task] = [root, task].map(|it| harness.fixture.literal(it.0));
+            let sql = format!(
+                "update agent_task set takeovers = {count} where root_task_id = {root} and task_id <> {task}"
+            );
+            harness.fixture.execute(&sql).await;
+        };
+        // The service cannot decode a count of more than 32 bits.
+        set_takeovers(1 << 40).await;
+        harness.tool.open();
+        join(drivers).await;
+        set_takeovers(0).await;
+        let journal = harness.journal(task).await;
+        let mut items = journal.items.iter();
+        let is_late = items.any(|item| matches!(item.fact, Fact::LateResult(_)));
+        assert_eq!(is_late, is_taken_over, "{caller}");
+        if is_taken_over {
+            balanced(&harness, root).await;
+        } else {
+            assert_eq!(outcomes(&journal), [Outcome::Succeeded]);
+        }
+        harness.finish_tree(&parts, root, People::Approve).await;
+        assert_eq!(harness.row(root).await.status, TaskStatus::Completed);
+        assert_eq!(harness.executions(task, "/refund"), 1);
+    }
 }
 
 #[apply(both)]

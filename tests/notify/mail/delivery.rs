@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use macro_rules_attribute::apply;
 
-use super::{ALICE, BOB, BOB_ONLY, BY_MAIL, Post, yaml};
+use super::{ALICE, BOB, BOB_ONLY, BY_MAIL, MINUTE, Post, yaml};
 use crate::api::approval_cycle::on_both;
 use crate::notify::{BACKEND, BEYOND_RETRIES, NEW};
 use crate::support::fake_mail_server::{FakeMailServer, MailBehaviour};
@@ -54,6 +54,37 @@ async fn refusal_for_now_is_tried_again_and_a_final_one_is_not(on: On) {
         "the mail server refuses the mail (5xx)"
     );
     assert_eq!(post.server.all().len(), 0);
+}
+
+#[apply(on_both)]
+async fn refusal_is_final_although_the_server_then_stays_silent(on: On) {
+    let post = Post::start(on, &single()).await;
+    post.server.then(MailBehaviour::RefuseAndHang(550));
+    post.app.held().await;
+    let found = post.counted(&[("dead", 1)]).await;
+    assert_eq!(
+        (&found[0]["attempts"], &found[0]["last"]["problem"]),
+        (&1.into(), &"the mail server refuses the mail (5xx)".into())
+    );
+}
+
+#[apply(on_both)]
+async fn mail_that_is_refused_for_good_is_sent_without_its_summaries(on: On) {
+    let entry = BOB_ONLY.replace("[bob] } }", "[bob] }, summaries: true }");
+    let post = Post::start(on, &entry).await;
+    post.app.held().await;
+    post.counted(&[("sent", 1)]).await;
+    post.server.then(MailBehaviour::RefuseText("Refund 120"));
+    post.app.held().await;
+    post.app.held().await;
+    post.counted(&[("due", 2)]).await;
+    post.advance(6 * MINUTE);
+    let found = post.counted(&[("sent", 3)]).await;
+    assert!(found.iter().all(|one| one["attempts"] == 1), "{found:?}");
+    let all = post.server.to(BOB);
+    assert_eq!(all.len(), 2);
+    assert!(all[0].text.contains("Refund 120"), "{}", all[0].text);
+    assert_eq!(all[1].subject, "2 questions wait for you");
 }
 
 #[apply(on_both)]

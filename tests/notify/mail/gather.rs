@@ -4,16 +4,13 @@ use std::collections::BTreeSet;
 
 use futures_util::stream::{self, StreamExt as _};
 use holdpoint::store::Store;
-use holdpoint::task::change::{Counters, LeaseChange};
-use holdpoint::task::id::TaskId;
-use holdpoint::task::item::Fact;
 use holdpoint::task::request::RequestKind;
-use holdpoint::task::status::TaskStatus;
 use macro_rules_attribute::apply;
 
 use super::{BOB, BOB_ONLY, MINUTE, Post};
 use crate::api::approval_cycle::on_both;
-use crate::store::store_fixture::{change, finance, fresh, new_task, request_spec, status};
+use crate::notify::store_question;
+use crate::store::store_fixture::{finance, request_spec};
 use crate::support::test_app::On;
 
 /// Returns how many questions the HTML body of a mail lists.
@@ -23,20 +20,8 @@ fn listed(mail: &crate::support::fake_mail_server::Mail) -> usize {
 
 /// Stores `count` questions that members of finance may decide. Writes 64 questions at a time.
 async fn ask(store: &Store, count: usize) {
-    let commit = |_| async move {
-        let id = TaskId(fresh());
-        let question = request_spec(RequestKind::Approval, finance(1), 1);
-        let mut task = new_task(id, "acme", "alice");
-        let paused = status(TaskStatus::Paused);
-        task.facts
-            .extend([Fact::InterventionRequested(question), paused]);
-        task.counters = Counters {
-            open_requests: 1,
-            ..Counters::default()
-        };
-        task.lease = LeaseChange::Park { wake_in: None };
-        store.commit(change(id, vec![task])).await.unwrap();
-    };
+    let question = || request_spec(RequestKind::Approval, finance(1), 1);
+    let commit = |_| store_question(store, question());
     let commits = stream::iter(0..count).map(commit);
     commits.buffer_unordered(64).collect::<Vec<()>>().await;
 }

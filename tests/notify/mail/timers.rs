@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use macro_rules_attribute::apply;
+use serde_json::Value;
 
 use super::{ALICE, BOB, BY_MAIL, HOUR, MINUTE, Post};
 use crate::api::approval_cycle::on_both;
@@ -137,6 +138,22 @@ async fn deadline_is_told_of_an_hour_before(on: On) {
 }
 
 #[apply(on_both)]
+async fn reminder_of_a_deadline_waits_for_half_its_time_at_most(on: On) {
+    let before = BEFORE.replace("1h", "2m");
+    let post = Post::start(on, &before.replace("approvers", "{ users: [bob] }")).await;
+    post.app.held().await;
+    post.counted(&[("due", 1)]).await;
+    post.advance(MINUTE / 2);
+    post.app.held().await;
+    post.counted(&[("due", 2)]).await;
+    post.advance(Duration::from_secs((24 * 60 - 2) * 60 - 30));
+    post.counted(&[("sent", 1), ("due", 1)]).await;
+    post.advance(MINUTE + Duration::from_secs(2));
+    post.counted(&[("sent", 2)]).await;
+    assert_eq!(post.server.to(BOB).len(), 2);
+}
+
+#[apply(on_both)]
 async fn person_who_has_answered_is_not_reminded(on: On) {
     let two = |yaml: String| {
         yaml.replace(
@@ -170,6 +187,56 @@ async fn closed_question_sends_no_reminder(on: On) {
     post.advance(2 * HOUR + MINUTE);
     post.counted(&[("dropped", 2), ("due", 0)]).await;
     assert_eq!(post.server.all().len(), 0);
+}
+
+/// Returns the earliest time at which one of these deliveries is due.
+fn earliest(found: &[Value]) -> Option<&str> {
+    let times = found.iter().map(|one| one["due_at"].as_str());
+    times.min().flatten()
+}
+
+#[apply(on_both)]
+async fn mailed_reminder_waits_for_the_longer_time_of_a_new_configuration(on: On) {
+    let mut post = Post::start(on, AFTER).await;
+    post.app.held().await;
+    let planned = post.counted(&[("due", 2)]).await;
+    post.replace("after: 2h", "after: 4h").await;
+    post.advance(2 * HOUR + MINUTE);
+    post.until(|found| earliest(found) > earliest(&planned) && found[0]["state"] == "due")
+        .await;
+    assert_eq!(post.server.all().len(), 0);
+    post.advance(2 * HOUR);
+    post.counted(&[("sent", 2)]).await;
+}
+
+#[apply(on_both)]
+async fn reminder_by_webhook_waits_for_the_longer_time_of_a_new_configuration(on: On) {
+    let mut fixture = NotifyFixture::start(on, HOOK).await;
+    fixture.app.held().await;
+    let planned = fixture.counted(&[("due", 1)]).await;
+    fixture.replace("after: 2h", "after: 4h").await;
+    fixture.advance(2 * HOUR + MINUTE);
+    fixture
+        .until(|found| earliest(found) > earliest(&planned) && found[0]["state"] == "due")
+        .await;
+    assert_eq!(fixture.hook.count(), 0);
+    fixture.advance(2 * HOUR);
+    fixture.counted(&[("sent", 1)]).await;
+}
+
+#[apply(on_both)]
+async fn reminder_by_webhook_about_a_question_that_is_no_longer_selected_is_dropped(on: On) {
+    let mut fixture = NotifyFixture::start(on, HOOK).await;
+    fixture.app.held().await;
+    fixture.counted(&[("due", 1)]).await;
+    fixture.replace("tenants: [acme]", "tenants: [other]").await;
+    fixture.advance(2 * HOUR + MINUTE);
+    let found = fixture.counted(&[("dropped", 1)]).await;
+    assert_eq!(
+        found[0]["last"]["problem"],
+        "the entry's settings no longer select this message"
+    );
+    assert_eq!(fixture.hook.count(), 0);
 }
 
 #[apply(on_both)]
@@ -223,4 +290,9 @@ async fn reminder_in_full_shows_the_request_as_it_is_now_under_the_type_of_the_r
     );
     let approvals = data.pointer("/request/tool_calls/0/approvals").unwrap();
     assert_eq!(approvals.as_array().unwrap().len(), 1, "{}", message.text);
+    assert!(
+        crate::support::api_contract::is_a("WebhookMessage", &message.body),
+        "{}",
+        message.text
+    );
 }

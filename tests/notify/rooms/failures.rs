@@ -30,7 +30,8 @@ async fn error_of_slack_is_a_failure_although_its_status_is_200(on: On) {
             "Slack does not accept a message like this",
         ),
     ] {
-        let (fixture, slack) = rooms(on, BOT).await;
+        let entry = BOT.replace(" }, tenants", ", summaries: true }, tenants");
+        let (fixture, slack) = rooms(on, &entry).await;
         slack.fails("chat.postMessage", error);
         fixture.app.held().await;
         let found = fixture.until_tried(1).await;
@@ -42,6 +43,7 @@ async fn error_of_slack_is_a_failure_although_its_status_is_200(on: On) {
             slack.until(|all| all.len() == 1).await;
         } else {
             fixture.counted(&[("dead", 1)]).await;
+            assert_eq!(fixture.hook.count(), 1);
         }
     }
 }

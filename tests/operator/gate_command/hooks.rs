@@ -146,6 +146,28 @@ async fn changed_and_supplied_answers_reach_the_host() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn edited_call_that_a_codex_hook_denies_is_reported_as_failed() {
+    let service = ServedGate::start("required");
+    let child = begin(
+        service.gate(&["hook", "codex"], "30s"),
+        before("k", "make").to_string().as_bytes(),
+    );
+    let request = service.open().await;
+    let id = request["tool_calls"][0]["tool_call_id"].as_str().unwrap();
+    let edit = json!({"action": "edit", "arguments": {"command": "make safe"}});
+    service.decide(&json!({"decisions": {id: edit}})).await;
+    let output = on_blocking_thread(move || child.wait_with_output().unwrap()).await;
+    assert_eq!(permission(&output)["permissionDecision"], "deny");
+    assert_eq!(text(&output.stderr), "");
+    let results = service.items("tool_result").await;
+    assert_eq!(results.len(), 1, "{results:?}");
+    assert_eq!(
+        (&results[0]["outcome"], &results[0]["reported"]),
+        (&json!("failed"), &json!(true))
+    );
+}
+
 #[test]
 fn printed_command_blocks_the_call_where_the_hook_cannot_answer() {
     let service = ServedGate::start("optional");

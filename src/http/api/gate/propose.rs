@@ -24,7 +24,7 @@ use crate::http::server::operation::Op;
 use crate::http::server::prefer::Prefer;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::gate::{NewGateCall, WireGateCall};
-use crate::http::wire::params::{KeyHeader, PreferHeader, RunnerHeader};
+use crate::http::wire::params::{ProposalKeyHeader, RunnerHeader, VerdictWaitHeader};
 use crate::people::Caller;
 use crate::people::authorization::may_ask_at_gate;
 use crate::task::limits::MAX_CONTEXT_BYTES;
@@ -41,7 +41,7 @@ pub(crate) const OP: Op = Op::command("propose_gate_call", &[Code::CallInHand]);
 /// itself may do so only with a `permit`.
 #[utoipa::path(
     post, path = "/v1/gate/calls", operation_id = "propose_gate_call", tag = "gate",
-    params(PreferHeader, KeyHeader, RunnerHeader), request_body = NewGateCall,
+    params(VerdictWaitHeader, ProposalKeyHeader, RunnerHeader), request_body = NewGateCall,
     responses(
         (status = 200, body = WireGateCall, description = "`allow` or `deny`"),
         (status = 202, body = WireGateCall, description = "`pending`",

@@ -19,7 +19,7 @@ use crate::http::server::path_id::PathId;
 use crate::http::server::prefer::Prefer;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::gate::WireGateCall;
-use crate::http::wire::params::WaitHeader;
+use crate::http::wire::params::CallWaitHeader;
 use crate::task::id::TaskId;
 
 pub(crate) const OP: Op = Op::api("get_gate_call", &[Code::NotFound]);
@@ -30,7 +30,7 @@ pub(crate) const OP: Op = Op::api("get_gate_call", &[Code::NotFound]);
 /// the call is settled.
 #[utoipa::path(
     get, path = "/v1/gate/calls/{task_id}", operation_id = "get_gate_call", tag = "gate",
-    params(("task_id" = String, Path, format = Uuid, description = "The task of the call"), WaitHeader),
+    params(("task_id" = String, Path, format = Uuid, description = "The task of the call"), CallWaitHeader),
     responses((status = 200, body = WireGateCall, description = "The call, without a permit"))
 )]
 pub(crate) async fn get_gate_call(

@@ -19,7 +19,8 @@ pub(crate) const OP: Op = Op::api("end_grant", &[Code::NotFound]);
 /// End a standing decision
 ///
 /// After the response no call starts with the standing decision. Its giver, people who may decide a
-/// request of its rule, and an admin may end it. Ending it again changes nothing.
+/// request of its rule, and an admin may end it, each with a key that has `decide`. Ending it again
+/// changes nothing.
 #[utoipa::path(
     delete, path = "/v1/grants/{grant_id}", operation_id = "end_grant", tag = "grants",
     params(("grant_id" = String, Path, format = Uuid, description = "The standing decision")),

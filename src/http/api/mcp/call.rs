@@ -118,6 +118,7 @@ impl McpRequest<'_> {
                 revision: self.revision,
                 next_repetition: client_repeats.then_some(repetition + 1),
                 is_named,
+                is_continuation: false,
                 output: tool.and_then(|tool| tool.output.clone()),
             },
             canceled,

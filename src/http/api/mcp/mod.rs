@@ -58,8 +58,9 @@ struct McpRequest<'a> {
 /// Send a message of the Model Context Protocol
 ///
 /// The gate is an MCP server over Streamable HTTP (revisions 2025-06-18, 2025-11-25 and
-/// 2026-07-28). It offers the gate's tools that the service itself runs. Once the body was read,
-/// errors are JSON-RPC errors. A call that waits for a person is answered as `text/event-stream`.
+/// 2026-07-28). It offers the gate's tools that the service itself runs. If the service refuses the
+/// HTTP request before it parses the message, the error is a problem; every later error is a
+/// JSON-RPC error. A call that waits for a person is answered as `text/event-stream`.
 #[utoipa::path(
     post, path = "/mcp/{gate}", operation_id = "post_mcp_message", tag = "gate",
     params(("gate" = String, Path, description = "The name of the gate"), McpHeaders, CheckedKeyHeader),

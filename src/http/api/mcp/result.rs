@@ -16,7 +16,7 @@ use crate::http::Settings;
 use crate::http::api::gate::PEOPLE_RETRY_SECONDS;
 use crate::http::server::json::parse;
 use crate::http::wire::gate::WireGateCall;
-use crate::http::wire::request::InterventionRequest;
+use crate::http::wire::request::{InterventionRequest, WireRequestStatus};
 use crate::people::Caller;
 use crate::task::item::Outcome;
 use crate::task::mcp_revision::Revision;
@@ -31,6 +31,9 @@ pub(super) struct ResultWriter {
     pub(super) next_repetition: Option<u32>,
     /// Whether the client has named the call by a key, so that a repetition continues the call.
     pub(super) is_named: bool,
+    /// Whether the call continues an earlier request to an upstream MCP server, so that the client
+    /// cannot make the call again.
+    pub(super) is_continuation: bool,
     pub(super) output: Option<OutputCheck>,
 }
 
@@ -76,9 +79,7 @@ impl ResultWriter {
             GateState::Pending
             | GateState::Approved
             | GateState::Started
-            | GateState::OutcomeUnknown => {
-                error_result(&open_call_text(call, request, self.is_named))
-            }
+            | GateState::OutcomeUnknown => error_result(&open_call_text(self, call, request)),
         };
         // An edit matters to the client only if the call was started with the edited arguments.
         if call.state == GateState::Settled
@@ -178,20 +179,23 @@ impl ResultWriter {
 }
 
 /// Writes the result of a call that a gateway does not let through, in the protocol revision of the
-/// gateway's client. The result has no `requestState`: the client would send the state in its next
-/// request, and the gateway may forward that request to the upstream MCP server. A result that a
-/// person gave becomes an error result: the upstream's tool may have an `outputSchema`, which this
+/// gateway's client. `is_continuation` says whether the call continues an earlier request to the
+/// upstream MCP server. The result has no `requestState`: the client would send the state in its
+/// next request, and the gateway may forward that request to the upstream MCP server. A result that
+/// a person gave becomes an error result: the upstream's tool may have an `outputSchema`, which this
 /// service does not know, and the client would refuse a success that does not fit the schema.
 pub(crate) fn gateway_result(
     call: &GateCall,
     caller: &Caller,
     settings: &Settings,
     revision: Revision,
+    is_continuation: bool,
 ) -> Value {
     let writer = ResultWriter {
         revision,
         next_repetition: None,
         is_named: false,
+        is_continuation,
         output: None,
     };
     let request = WireGateCall::from_call(call, caller, settings).request;
@@ -268,19 +272,13 @@ fn refusal_text(call: &GateCall, outcome: Outcome, content: &str) -> String {
 
 /// Writes the text for a call without an outcome.
 fn open_call_text(
+    writer: &ResultWriter,
     call: &GateCall,
     request: Option<&InterventionRequest>,
-    is_named: bool,
 ) -> String {
     let tool = &call.tool;
     let url = request.map_or("the inbox", |request| &request.url);
-    let continues = is_named || call.repetition == Repetition::Continues;
-    let again = if continues {
-        "To get its result, make exactly the same call again later; do not change its arguments, and \
-         do not try another way."
-    } else {
-        "Do not make it again: that would be another call."
-    };
+    let again = advice(writer, call);
     match call.state {
         GateState::Pending
             if request.is_some_and(|asked| !asked.kind.properties().decides_calls) =>
@@ -305,6 +303,12 @@ fn open_call_text(
                 "HELD. A person must approve {what}this call of {tool}{why}.{not_run} Approve it at {url} . {again}"
             )
         }
+        GateState::Approved if call.is_queued() => {
+            format!("QUEUED. The call of {tool} has no result yet, and starts by itself. {again}")
+        }
+        GateState::Approved if writer.is_continuation => {
+            format!("APPROVED. The call of {tool} is not being run. {again}")
+        }
         GateState::Approved if call.attempts > 0 => format!(
             "APPROVED. The call of {tool} was started before, and its next attempt has NOT been started \
              yet: make exactly the same call again to start it."
@@ -318,13 +322,22 @@ fn open_call_text(
             )
         }
         GateState::Started | GateState::Settled => {
-            let next = if continues {
-                again
-            } else {
-                "Do not make it again: that would run it a second time."
-            };
-            format!("UNDER WAY. The call of {tool} is being run. {next}")
+            format!("UNDER WAY. The call of {tool} is being run. {again}")
         }
+    }
+}
+
+/// Returns the advice whether to make a call without an outcome again.
+fn advice(writer: &ResultWriter, call: &GateCall) -> &'static str {
+    if writer.is_continuation {
+        "It continues an earlier request, and you cannot make it again: a call that you make now is another call."
+    } else if writer.is_named || call.repetition == Repetition::Continues {
+        "To get its result, make exactly the same call again later; do not change its arguments, and \
+         do not try another way."
+    } else if call.state == GateState::Pending {
+        "Do not make it again: that would be another call."
+    } else {
+        "Do not make it again: that would run it a second time."
     }
 }
 
@@ -334,6 +347,8 @@ fn gate_meta(call: &GateCall, request: Option<&InterventionRequest>) -> Value {
     let state = crate::http::wire::gate::WireGateState::from(call.state);
     let decision = call.decision.as_str();
     if call.decision == GateDecision::Pending {
+        // A closed request asks nobody.
+        let request = request.filter(|request| request.status == WireRequestStatus::Pending);
         return json!({
             "state": state,
             "decision": decision,

@@ -26,7 +26,9 @@ pub(crate) const OP: Op = Op {
 /// Returns server-sent events: first `inbox` with the requests that this caller may decide and has
 /// not answered, then `request.created`, `request.changed` and `request.gone` as these requests
 /// change. The events have no `id`, and nothing is resumed: each connection begins with `inbox`.
-/// The service sends `inbox` again when it cannot say what changed.
+/// The service sends `inbox` again when it cannot say what changed. While the service is
+/// unavailable, a GET with `Accept: text/event-stream` gets 200 and a stream that ends at once, in
+/// place of 503.
 #[utoipa::path(
     get, path = "/v1/events", operation_id = "stream_inbox", tag = "requests", params(InboxQuery),
     responses((status = 200, description = "The stream"))

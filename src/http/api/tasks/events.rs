@@ -28,7 +28,8 @@ pub(crate) const OP: Op = Op {
 /// Returns server-sent events: first the stored events after the given number, then `caught_up`,
 /// then each event as it is committed, and deltas of the models' answers between them. The stream
 /// goes on while the task is paused, and ends with the task. For a sub-agent's task, returns the
-/// events of its subtree, numbered as in the root's stream.
+/// events of its subtree, numbered as in the root's stream. While the service is unavailable, a GET
+/// with `Accept: text/event-stream` gets 200 and a stream that ends at once, in place of 503.
 #[utoipa::path(
     get, path = "/v1/tasks/{task_id}/events", operation_id = "stream_task_events", tag = "tasks",
     params(("task_id" = String, Path, format = Uuid, description = "The task"), EventQuery, LastEventIdHeader),

@@ -1,6 +1,6 @@
 // Updates an open inbox page from its event stream. Each row stays in its place: the row of a
-// request that no longer waits turns grey, and new rows appear when the reader clicks a button. No
-// keystroke decides a request, and no text is inserted as markup.
+// request that is over turns grey, and new rows appear at a click. No keystroke decides a request,
+// and no text is inserted as markup.
 "use strict";
 
 (() => {
@@ -91,7 +91,7 @@
   let announcedAt = 0;
   let announceTimer;
 
-  // Announces new requests on the button: for screen readers, at most once in ten seconds.
+  // Announces new requests on the button, for screen readers at most once in ten seconds.
   const announce = () => {
     clearTimeout(announceTimer);
     if (newRequests.size === 0) {
@@ -115,7 +115,7 @@
     return btoa(String.fromCharCode(...bytes)).slice(0, 22).replaceAll("+", "-").replaceAll("/", "_");
   };
 
-  // Appends the rows of the new requests, if this is the last page of the list. Otherwise opens the
+  // Appends the rows of the new requests to the last page of the list. On any other page, opens the
   // page that begins with the first new request.
   const showNewRows = () => {
     const address = new URL(location);
@@ -143,8 +143,7 @@
 
   const onInbox = ({ open, more, requests }) => {
     const ids = new Set(requests.map((request) => request.request_id));
-    // The event lists the oldest requests, so an unlisted request is over if a newer request is
-    // listed.
+    // The event lists the oldest requests, so an unlisted request older than a listed one is over.
     const isComplete = !more && open <= MAX_LISTED;
     const isOver = (id) => !ids.has(id) && (isComplete || id < requests.at(-1)?.request_id);
     for (const row of rows.children) {
@@ -203,28 +202,37 @@
   const wantsNotices = () => window.Notification?.permission === "granted" && localStorage.getItem(NOTIFY_KEY) === "yes";
   const mayNotify = () => hasLock && wantsNotices();
 
-  // The tab that holds the lock shows the notices. The tab keeps the lock until the tab is closed.
+  // The tab that holds the lock shows the notices. It keeps the lock until it is closed.
   const updateNotices = () => {
     notifyButton.textContent = wantsNotices() ? words.notify_stop : words.notify;
     notifyButton.setAttribute("aria-pressed", wantsNotices());
-    if (!wantsNotices() || hasLock !== undefined) return;
-    hasLock = !navigator.locks;
-    navigator.locks?.request("holdpoint-inbox", () => {
-      hasLock = true;
-      onVisibilityChange();
-      return new Promise(() => {});
-    });
+    if (wantsNotices() && hasLock === undefined) {
+      hasLock = !navigator.locks;
+      navigator.locks?.request("holdpoint-inbox", () => {
+        hasLock = true;
+        onVisibilityChange();
+        return new Promise(() => {});
+      });
+    }
+    onVisibilityChange();
   };
 
   // A notice may appear on a locked screen, so it has no summary and no argument. The stored ids
-  // keep the next tab that holds the lock from repeating a notice.
+  // keep the next holder of the lock from repeating a notice.
   const notify = ({ request_id: id, kind, agent_path: path }) => {
     if (!mayNotify()) return;
     const ids = (localStorage.getItem(NOTIFIED_KEY) ?? "").split(" ");
     if (ids.includes(id)) return;
     localStorage.setItem(NOTIFIED_KEY, [...ids, id].slice(-MAX_COUNTED).join(" "));
     const body = [word(`short_${kind}`, kind), visible(path.at(-1) ?? "")].join(" · ");
-    new Notification(words.notify_title, { body, tag: id });
+    try {
+      new Notification(words.notify_title, { body, tag: id });
+    } catch {
+      // Chrome on Android throws.
+      localStorage.removeItem(NOTIFY_KEY);
+      note.textContent = words.notify_refused;
+      updateNotices();
+    }
   };
 
   if (window.Notification) {
@@ -235,17 +243,11 @@
       else note.textContent = words.notify_refused;
       updateNotices();
     });
-    // Another tab may have switched notices on or off.
-    window.addEventListener("storage", () => {
-      updateNotices();
-      onVisibilityChange();
-    });
-    updateNotices();
+    window.addEventListener("storage", updateNotices);
   } else notifyButton.remove();
 
   // --- The keys ---
 
-  // The keys work while a link of the list has the focus.
   rows.addEventListener("keydown", (event) => {
     const step = { ArrowDown: 1, j: 1, ArrowUp: -1, k: -1 }[event.key];
     if (!step || event.ctrlKey || event.altKey || event.metaKey) return;
@@ -278,8 +280,7 @@
   const onError = () => {
     if (state.textContent === words.live) state.textContent = fill(words.not_live, { at: moment(new Date().toISOString()).slice(11) });
     if (source.readyState !== EventSource.CLOSED) return;
-    tries += 1;
-    if (tries < MAX_TRIES) retryTimer = setTimeout(connect, 1000 * 2 ** tries);
+    if (++tries < MAX_TRIES) retryTimer = setTimeout(connect, 1000 * 2 ** tries);
   };
 
   // Browsers limit the connections to a host, so a hidden page without notices closes its stream.
@@ -295,5 +296,5 @@
   live.hidden = false;
   showCount(Number(live.dataset.open));
   document.addEventListener("visibilitychange", onVisibilityChange);
-  onVisibilityChange();
+  updateNotices();
 })();

@@ -43,6 +43,10 @@ pub(crate) struct LinkAnswer {
     /// The effect of a rejection: `continue`, `cancel` or `cancel_root`.
     #[schema(value_type = String, required = false)]
     then: Option<String>,
+    /// The effect of a rejection that the page announces. It counts if `then` is absent or empty,
+    /// and has no meaning beside another action.
+    #[schema(rename = "reject.then", value_type = String, required = false)]
+    reject_then: Option<String>,
 }
 
 /// Decide a request by a link

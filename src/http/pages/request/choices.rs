@@ -15,8 +15,8 @@ use crate::http::pages::layout::visible;
 use crate::http::wire::request::RequestedCall;
 use crate::task::decision::Action;
 
-/// The maximum size of the arguments that one form offers to edit, in URL-encoded bytes. This limit
-/// keeps the form's POST below the maximum size of a body.
+/// The maximum size of the fields with arguments that one form offers to edit, in URL-encoded
+/// bytes. This limit keeps the form's POST below the maximum size of a body.
 const MAX_EDITABLE_BYTES: usize = 600 * 1024;
 
 /// Renders the form in which a person decides several calls, with a separate choice for each call.
@@ -53,13 +53,27 @@ pub(crate) fn per_call_form(view: &View<'_>) -> Option<Markup> {
     Some(form)
 }
 
-/// Returns the size of a call's arguments as JSON in a URL-encoded form, in bytes. The form may
-/// also have a field for each member of the arguments. The size leaves these fields out, because
-/// they are small: only arguments of at most `MAX_SHORT_BYTES` have them.
+/// Returns the size of the fields of [`arguments_fields`] in a URL-encoded form, in bytes. A browser
+/// sends each LF as CRLF.
 fn encoded_size(call: &RequestedCall) -> usize {
-    url::form_urlencoded::byte_serialize(editable_text(&call.arguments_text).as_bytes())
-        .map(str::len)
-        .sum()
+    let mut form = url::form_urlencoded::Serializer::new(String::new());
+    let mut add = |part: &str, text: &str| {
+        let name = format!("call.{}.{part}", call.tool_call_id);
+        form.append_pair(&name, &text.replace('\n', "\r\n"));
+    };
+    add("arguments", &editable_text(&call.arguments_text));
+    for field in change_fields(call).iter().flatten() {
+        add(&format!("field.{}", field.field.name), &field.initial_text);
+    }
+    form.finish().len()
+}
+
+/// Returns the fields for the members of a call's arguments; `None` if a person can edit the
+/// arguments only as JSON.
+fn change_fields(call: &RequestedCall) -> Option<Vec<ChangeField>> {
+    call.arguments
+        .as_ref()
+        .and_then(|_| change::fields(&call.parameters, &call.arguments_text))
 }
 
 /// Returns whether other people must approve the arguments that this reader writes for a call. If
@@ -129,11 +143,7 @@ fn call_fieldset(view: &View<'_>, call: &RequestedCall, can_edit: bool) -> Marku
 /// Renders the inputs for a call's arguments: one for the arguments as JSON and, if
 /// [`change::fields`] returns fields, one for each member.
 fn arguments_fields(view: &View<'_>, form: FormName, call: &RequestedCall) -> Markup {
-    let fields = call
-        .arguments
-        .as_ref()
-        .and_then(|_| change::fields(&call.parameters, &call.arguments_text));
-    let Some(fields) = fields else {
+    let Some(fields) = change_fields(call) else {
         return json_field(view, form, call);
     };
     let json = InputField::new(view, form, format!("call.{}.arguments", call.tool_call_id));
@@ -213,6 +223,8 @@ pub(crate) fn supply_form(view: &View<'_>) -> Option<Markup> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::super::request_page;
     use super::*;
     use crate::http::openapi::sample;
@@ -246,6 +258,25 @@ mod tests {
         let call = &mut row.spec.pending_tool_calls[0];
         (call.editor, call.bars_editor) = (Some("bob".to_owned()), bars_editor);
         row
+    }
+
+    /// The form has the arguments of each call twice: as JSON, and in a field for each member.
+    #[test]
+    fn form_of_many_long_calls_offers_no_edit_that_its_post_could_not_carry() {
+        let note = "These calls are too long to be changed on this page.";
+        for (count, is_offered) in [(20, true), (50, false)] {
+            let mut row = sample::several(count);
+            for call in &mut row.spec.pending_tool_calls {
+                call.parameters = json!({"type": "object", "properties": {
+                    "to": {"type": "string"}, "text": {"type": "string"}}});
+                let arguments = json!({"to": "bob", "text": "汉".repeat(1_320)});
+                call.arguments_text = arguments.to_string();
+            }
+            let page = page(&row, Language::English);
+            let radio = "-edit\" name=\"call.";
+            let found = (page.contains(radio), page.contains(note));
+            assert_eq!(found, (is_offered, !is_offered), "{count} calls");
+        }
     }
 
     #[test]

@@ -28,6 +28,7 @@ pub(super) fn decide_form(view: &View<'_>) -> Option<Markup> {
     let name = same_path.then(|| field_name(call, "action"));
     let value = |word| same_path.then_some(word);
     let body = html! {
+        @if reject { (announced_then(view)) }
         (InputField::new(view, FormName::Decide, field_name(call, "reason")).text_area(view.texts.comment, 1, false))
         div.bar {
             @if approve { button type="submit" name=[name.as_deref()] value=[value("approve")] { (approve_text(view)) } }
@@ -82,6 +83,23 @@ fn approve_text(view: &View<'_>) -> String {
     fill(text, &[("count", &open)])
 }
 
+/// Renders the hidden field with the end of the task that a form which rejects several calls
+/// announces. The form submits this field, so the service does what the page says. Without the
+/// field, the service would apply the rule only if every call ends rejected, and another person may
+/// approve a call while the page is open.
+pub(super) fn announced_then(view: &View<'_>) -> Markup {
+    let open = view.open_calls().len();
+    let is_announced = open > 1 && open == view.own_calls().len();
+    let then = match view.row.spec.terms.on_reject {
+        Then::Continue => None,
+        Then::Cancel => Some("cancel"),
+        Then::CancelRoot => Some("cancel_root"),
+    };
+    html! {
+        @if let Some(then) = then.filter(|_| is_announced) { input type="hidden" name="reject.then" value=(then); }
+    }
+}
+
 /// Returns the text of the button that rejects. If all calls are still open, the text names the
 /// consequence that the rule prescribes.
 fn reject_text(view: &View<'_>) -> String {
@@ -110,6 +128,7 @@ pub(super) fn reject_otherwise_form(view: &View<'_>) -> Option<Markup> {
         let path = if call.is_some() { "" } else { "/reject" };
         let body = html! {
             @if call.is_some() { input type="hidden" name=(field_name(call, "action")) value="reject"; }
+            (announced_then(view))
             (then_select(view, FormName::Reject))
             (reason_field(view, FormName::Reject, &field_name(call, "reason")))
             button.no type="submit" { (view.words.reject) }

@@ -55,6 +55,26 @@ pub(crate) fn to_json(
     }
 }
 
+/// Removes the field `reject.then`, which has the consequence that the page announces. If the form
+/// rejects and its field `then` is absent or empty, this consequence becomes the field `then`. If
+/// the form approves, the field has no meaning: both buttons submit it. `path_action` is the action
+/// in the path of the POST, if any.
+pub(crate) fn apply_announced_then(
+    fields: &mut BTreeMap<String, String>,
+    path_action: Option<Action>,
+) {
+    let Some(then) = fields.remove("reject.then") else {
+        return;
+    };
+    let action_in_form = || fields.get("action").and_then(|word| variant(word));
+    if path_action.or_else(action_in_form) == Some(Action::Reject) {
+        let chosen = fields.entry("then".to_owned()).or_default();
+        if chosen.is_empty() {
+            *chosen = then;
+        }
+    }
+}
+
 /// Returns the JSON pointer for the error about an unknown field. The pointer is empty if the name
 /// is long or looks like JSON. Such a name may be a JSON body that a client has sent by mistake as
 /// a form, and the error must not repeat a secret in this body.

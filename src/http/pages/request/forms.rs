@@ -98,8 +98,9 @@ pub(crate) fn reason_field(view: &View<'_>, form: FormName, name: &str) -> Marku
 }
 
 /// Renders the field in which a person chooses the consequence of a rejection. For an approval
-/// request, the default is the consequence that the rule prescribes. For any other request, the
-/// default is `continue`.
+/// request, the default is the consequence that the rule prescribes, and a hint names it while every
+/// call is open. Later, calls that have an answer may run, and the task then goes on. For any other
+/// request, the default is `continue`.
 pub(crate) fn then_select(view: &View<'_>, form: FormName) -> Markup {
     let words = view.words;
     let is_approval = view.request.kind.properties().decides_calls;
@@ -118,7 +119,8 @@ pub(crate) fn then_select(view: &View<'_>, form: FormName) -> Markup {
     .filter(|(value, _)| is_approval || *value != "continue")
     .collect();
     let by_rule = then_text(view, view.row.spec.terms.on_reject);
-    let hint = is_approval.then(|| fill(words.then_rule, &[("then", &by_rule)]));
+    let is_whole = view.open_calls().len() == view.own_calls().len();
+    let hint = (is_approval && is_whole).then(|| fill(words.then_rule, &[("then", &by_rule)]));
     let label = if view.request.kind.is_yes_or_no() {
         words.then_label_no
     } else {
@@ -185,6 +187,7 @@ fn reject_fields(view: &View<'_>) -> Markup {
         |all| button_text(view, part.reject, all),
     );
     html! {
+        (decide::announced_then(view))
         (reason_field(view, FormName::Reject, "reason"))
         (then_select(view, FormName::Reject))
         button.no type="submit" { (button) }

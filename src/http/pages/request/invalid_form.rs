@@ -90,8 +90,12 @@ pub(crate) async fn page(
         &problem.errors,
         request::has_single_call_forms(&view),
     );
+    // While calls wait for the person, they can correct the form, so the page leads to no other
+    // question.
+    let can_correct = view.row.state().is_open() && !view.open_calls().is_empty();
     let view = View {
         submitted: Some(&submitted),
+        next_question: view.next_question.filter(|_| !can_correct),
         ..view
     };
     let mut response = request::page_response(&view, page_with_mistakes(&view, path_action));

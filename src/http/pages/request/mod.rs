@@ -351,8 +351,10 @@ fn page(view: &View<'_>, answers: &Markup) -> Markup {
             @if view.link.is_none() { a.skip href="#content" { (view.site().texts().skip) } }
             header { @match view.link { Some(link) => (link::person_line(view, link)), None => (view.site().nav_links(None, "")) } }
             div #content tabindex="-1" {
-                @if let Some(line) = &view.next_question { (line) }
+                // The list of mistakes comes before the link to the next question, because the
+                // first element with `autofocus` gets the focus.
                 @if let Some(submitted) = view.submitted { (inputs::mistake_list(view, submitted)) }
+                @if let Some(line) = &view.next_question { (line) }
                 (opening::opening(view, closed.as_deref()))
                 // The script announces here an answer that is stored while the page is open.
                 div #meanwhile role="status" aria-live="polite" {}

@@ -228,8 +228,9 @@ fn read_form(
     bytes: &[u8],
     path_action: Option<Action>,
 ) -> Result<DecisionInput, Problem> {
-    let text =
-        form::to_json(row, &form_fields(bytes)?).map_err(|errors| Problem::invalid(&errors))?;
+    let mut fields = form_fields(bytes)?;
+    form::apply_announced_then(&mut fields, path_action);
+    let text = form::to_json(row, &fields).map_err(|errors| Problem::invalid(&errors))?;
     decision_body::read(json::parse(text.as_bytes())?, text.as_bytes(), path_action)
 }
 

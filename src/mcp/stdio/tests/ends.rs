@@ -69,6 +69,17 @@ async fn child_killed_before_the_write_is_started_again_and_the_call_sent_once()
 }
 
 #[tokio::test]
+async fn later_request_of_an_attempt_whose_child_has_ended_is_not_sent_and_starts_no_child() {
+    let server = Served::running(IDS);
+    let asking = OwnedCall::default();
+    assert_eq!(server.call(&asking, LONG).await, succeeded("ticket.close"));
+    kill_child(&server).await;
+    let later = server.stdio.call(&asking.call(), None, LONG, 1).await;
+    assert_eq!(later, McpOutcome::NotSent(PROCESS_ENDED.to_owned()));
+    assert_eq!(server.count("started"), 1);
+}
+
+#[tokio::test]
 async fn child_killed_after_the_write_leaves_its_calls_unknown() {
     let server = Served::running("def call(m): os.kill(os.getpid(), signal.SIGKILL)");
     assert_eq!(
@@ -272,17 +283,23 @@ silent = True
 for line in sys.stdin:
     m = json.loads(line)
     if m["method"] == "server/discover" and silent: silent = False; continue
+    if "id" not in m: continue
     answer = {"error": {"code": -32601, "message": "no"}}
+    if m["method"] == sys.argv[1]: answer = {"result": {"protocolVersion": "2025-11-25"}}
     if m["method"] == "server/discover": answer = {"result": {"supportedVersions": ["2026-07-28"]}}
     if m["method"] == "tools/list": answer = {"result": {"tools": [], "resultType": "complete"}}
     print(json.dumps({"jsonrpc": "2.0", "id": m["id"], **answer}), flush=True)
 "#;
-    let mut server = Served::by(&["/usr/bin/env", "python3", "-c", stateless]);
-    // The server ignores the first `server/discover`. Even on a busy machine, the server must
-    // answer the second `server/discover` within this time.
-    server.stdio.limits.probe = Duration::from_secs(6);
-    let listing = server.stdio.list().await.unwrap();
-    assert_eq!(listing.revision, Revision::July2026);
+    // The first server speaks only the stateless revision. The second can also be initialized.
+    let servers = ["", "initialize"].map(|also| async move {
+        let mut server = Served::by(&["/usr/bin/env", "python3", "-c", stateless, also]);
+        // The server ignores the first `server/discover`. Even on a busy machine, the server must
+        // answer the second `server/discover` within this time.
+        server.stdio.limits.probe = Duration::from_secs(6);
+        let listing = server.stdio.list().await.unwrap();
+        assert_eq!(listing.revision, Revision::July2026, "{also}");
+    });
+    join_all(servers).await;
 }
 
 #[tokio::test]

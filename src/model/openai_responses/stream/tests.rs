@@ -128,17 +128,14 @@ fn ended_item_that_the_response_has_at_another_index_is_taken_once() {
         call["id"] = json!(id);
         call
     };
+    let mut other_text = with_id("a", "{ \"n\": 1 }");
+    other_text["call_id"] = json!("other");
     let (pay, reasoning) = (call("pay", "{\"n\":1}"), json!({"type": "reasoning"}));
     for (index, ended, output, count) in [
         (1, &pay, json!([pay]), 1),
-        (0, &pay, json!([reasoning, pay]), 1),
+        (0, &pay, json!([reasoning, pay]), 2),
         (1, &pay, json!([message("Hello"), pay]), 2),
-        (
-            1,
-            &with_id("a", "{\"n\":1}"),
-            json!([with_id("a", "{ \"n\": 1 }")]),
-            1,
-        ),
+        (1, &with_id("a", "{\"n\":1}"), json!([other_text]), 1),
         (
             1,
             &with_id("a", "{\"n\":1}"),
@@ -185,6 +182,45 @@ fn call_that_equals_an_ended_call_is_taken_from_the_response_that_has_both_ids()
         let items = json!([first.to_string(), second.to_string()]);
         assert_eq!(answer.raw["items"], items, "{events:?}");
         assert_eq!(answer.calls.len(), 2, "{events:?}");
+    }
+}
+
+#[test]
+fn calls_to_which_an_endpoint_gives_one_id_are_told_apart_by_their_call_ids() {
+    let calls = ["c1", "c2"].map(|call_id| {
+        let mut call = call("pay", &json!({"for": call_id}).to_string());
+        (call["id"], call["call_id"]) = (json!("x"), json!(call_id));
+        call
+    });
+    let done = item("done", 0, calls[1].clone());
+    let (answer, _) = answered(&[done, completed(&json!(calls))]);
+    let items = json!(calls.each_ref().map(Value::to_string));
+    assert_eq!(answer.raw["items"], items);
+}
+
+#[test]
+fn equal_calls_of_the_response_without_ids_are_two_calls_whichever_of_them_ended() {
+    let calls = ["c1", "c2"].map(|id| {
+        let mut call = call("pay", "{}");
+        call["call_id"] = json!(id);
+        call
+    });
+    let items = json!(calls.each_ref().map(Value::to_string));
+    for ended in &calls {
+        let done = item("done", 0, ended.clone());
+        let (answer, _) = answered(&[done, completed(&json!(calls))]);
+        assert_eq!(answer.raw["items"], items, "{ended}");
+    }
+}
+
+#[test]
+fn call_without_a_place_in_the_answer_makes_the_answer_unreadable() {
+    for (event, output) in [
+        (item("done", 0, message("Hello")), call("pay", "{}")),
+        (item("added", 0, call("pay", "")), message("Hello")),
+    ] {
+        let events = [event, completed(&json!([output]))];
+        assert_eq!(outcome(&events), "again: its answer cannot be read");
     }
 }
 

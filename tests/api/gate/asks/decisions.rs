@@ -86,6 +86,7 @@ async fn approval_of_a_call_whose_asker_is_gone_is_answered_at_once(on: On) {
         let decided = approver.hit(&path).await;
         decided.assert_status(202, "Running");
         assert_eq!(decided.header("idempotency-replayed"), replayed);
+        assert_eq!(decided.header("preference-applied"), "");
         assert!(
             began.elapsed() < Duration::from_secs(30),
             "{:?}",

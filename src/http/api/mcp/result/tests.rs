@@ -6,17 +6,20 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::{ResultWriter, gateway_result, text_block};
-use crate::engine::gate::{GateCall, GateDecision, GateState};
+use crate::engine::gate::{GateCall, GateDecision, GateState, Repetition};
 use crate::http::api::mcp::tools::OutputCheck;
 use crate::http::openapi::sample;
+use crate::store::RequestRow;
 use crate::task::item::Outcome;
 use crate::task::mcp_revision::Revision;
+use crate::task::status::RequestStatus;
 
 fn writer(revision: Revision) -> ResultWriter {
     ResultWriter {
         revision,
         next_repetition: None,
         is_named: false,
+        is_continuation: false,
         output: None,
     }
 }
@@ -126,8 +129,13 @@ fn persons_text_is_structured_content_where_it_fits_the_schema_and_an_error_wher
 
 /// Returns the texts of the blocks that a gateway's client gets for `call`, joined by `|`.
 fn told(call: &GateCall) -> String {
+    told_of(call, false)
+}
+
+fn told_of(call: &GateCall, is_continuation: bool) -> String {
     let (caller, settings) = (sample::caller(), sample::settings());
-    let result = gateway_result(call, &caller, &settings, Revision::June2025);
+    let revision = Revision::June2025;
+    let result = gateway_result(call, &caller, &settings, revision, is_continuation);
     let blocks = result["content"].as_array().unwrap();
     let texts: Vec<&str> = blocks
         .iter()
@@ -156,6 +164,79 @@ fn approved_call_that_was_started_before_is_told_as_such() {
         message.starts_with("Approved; the call was started before"),
         "{message}"
     );
+}
+
+#[test]
+fn client_of_a_continuation_is_not_told_to_make_it_again() {
+    for state in [
+        GateState::Pending,
+        GateState::Approved,
+        GateState::Started,
+        GateState::OutcomeUnknown,
+    ] {
+        for attempts in [0, 1] {
+            let call = GateCall {
+                state,
+                attempts,
+                ..sample::gate_call()
+            };
+            let text = told_of(&call, true);
+            assert!(!text.contains("make exactly"), "{text}");
+            let is_advised = text.ends_with("a call that you make now is another call.");
+            assert!(is_advised || text.starts_with("It may have run."), "{text}");
+        }
+    }
+}
+
+#[test]
+fn queued_call_that_equal_calls_do_not_continue_is_told_to_start_by_itself() {
+    let queued = |attempts| GateCall {
+        state: GateState::Approved,
+        repetition: Repetition::RunsAgain,
+        attempts,
+        ..sample::gate_call()
+    };
+    // After a lost attempt, the next attempt of a repeatable call starts by itself, too.
+    for call in [queued(0), queued(1)] {
+        assert_eq!(
+            told(&call),
+            "QUEUED. The call of refund_payment has no result yet, and starts by itself. Do not make it again: that would run it a second time."
+        );
+        assert_eq!(
+            call.message(),
+            "Allowed; the call is queued and starts by itself. Read it to get its result: the same call without its key is run again."
+        );
+    }
+    // A call that its caller runs starts only once it is asked for again.
+    let elsewhere = GateCall {
+        runs_elsewhere: true,
+        ..queued(0)
+    };
+    assert!(told(&elsewhere).starts_with("APPROVED."));
+}
+
+#[test]
+fn request_of_a_pending_call_is_named_only_while_it_is_open() {
+    let (caller, settings) = (sample::caller(), sample::settings());
+    for (state, status, is_named) in [
+        (GateState::Pending, RequestStatus::Pending, true),
+        (GateState::Approved, RequestStatus::Resumed, false),
+        (GateState::Started, RequestStatus::Resumed, false),
+    ] {
+        let request = RequestRow {
+            status,
+            ..sample::request()
+        };
+        let call = GateCall {
+            state,
+            request: Some(Box::new(request)),
+            ..sample::gate_call()
+        };
+        let result = gateway_result(&call, &caller, &settings, Revision::June2025, false);
+        let meta = &result["_meta"]["holdpoint/gate"];
+        let named = (meta["request_id"].is_string(), meta["url"].is_string());
+        assert_eq!(named, (is_named, is_named), "{meta}");
+    }
 }
 
 #[test]

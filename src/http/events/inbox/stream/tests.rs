@@ -117,13 +117,18 @@ fn losses() -> [(&'static str, Option<Caller>, bool); 7] {
     ]
 }
 
-/// Opens a stream for the sample's approver.
-async fn open_stream(http: &Arc<Http>) -> BodyDataStream {
-    let watcher = Watcher {
+/// Returns a watcher for the sample's approver.
+fn watcher() -> Watcher {
+    Watcher {
         caller: sample::approver(),
         headers: HeaderMap::new(),
         is_post_response: false,
-    };
+    }
+}
+
+/// Opens a stream for the sample's approver.
+async fn open_stream(http: &Arc<Http>) -> BodyDataStream {
+    let watcher = watcher();
     let permit = http.stream_limiter.take(&watcher.caller, &http.settings);
     let opened = open(http, watcher, InboxFilter::default(), permit.unwrap()).await;
     opened.unwrap().into_body().into_data_stream()
@@ -275,11 +280,7 @@ async fn stream_whose_client_took_long_for_a_text_begins_no_read_before_its_comm
         clock: Arc::<ManualClock>::clone(&clock),
         ..crate::http::tests::http(false, &[])
     });
-    let watcher = Watcher {
-        caller: sample::approver(),
-        headers: HeaderMap::new(),
-        is_post_response: false,
-    };
+    let watcher = watcher();
     let permit = http.stream_limiter.take(&watcher.caller, &http.settings);
     let begun = Arc::new(AtomicUsize::new(0));
     let source = CountedReads {

@@ -31,6 +31,32 @@ fn named(call: &CallSpec, part: &str) -> String {
 }
 
 #[test]
+fn announced_consequence_counts_if_the_form_rejects_and_names_no_other() {
+    let (approve, reject) = (Some(Action::Approve), Some(Action::Reject));
+    for (path_action, field, expected) in [
+        (reject, None, Some("cancel")),
+        (None, Some(("action", "reject")), Some("cancel")),
+        (reject, Some(("then", "continue")), Some("continue")),
+        (reject, Some(("then", "")), Some("cancel")),
+        (approve, None, None),
+        (None, Some(("action", "approve")), None),
+        (None, Some(("action", "nonsense")), None),
+        (None, None, None),
+    ] {
+        let announced = ("reject.then", "cancel");
+        let mut fields: BTreeMap<String, String> = [announced]
+            .into_iter()
+            .chain(field)
+            .map(|(name, text)| (name.to_owned(), text.to_owned()))
+            .collect();
+        apply_announced_then(&mut fields, path_action);
+        let then = fields.get("then").map(String::as_str);
+        assert_eq!(then, expected, "{path_action:?} {field:?}");
+        assert!(!fields.contains_key("reject.then"));
+    }
+}
+
+#[test]
 fn whole_answer_contains_its_filled_in_fields() {
     let row = sample::request();
     let digest = row.spec.digest.as_str();

@@ -100,6 +100,16 @@ impl Frames {
             }
         }
     }
+
+    /// Returns the stream and the payload of the next `RST_STREAM` frame.
+    async fn reset(&mut self) -> (u32, Vec<u8>) {
+        loop {
+            let (kind, _, stream, payload) = self.next().await.unwrap();
+            if kind == RST_STREAM {
+                return (stream, payload);
+            }
+        }
+    }
 }
 
 #[tokio::test]
@@ -117,13 +127,8 @@ async fn limits_are_announced_and_a_stream_over_them_is_refused() {
     for stream in 0..257 {
         client.send(&get(2 * stream + 1, "/held", &[])).await;
     }
-    loop {
-        let (kind, _, stream, payload) = client.next().await.unwrap();
-        if kind == RST_STREAM {
-            assert_eq!((stream, payload), (513, vec![0, 0, 0, 7]), "REFUSED_STREAM");
-            break;
-        }
-    }
+    let reset = client.reset().await;
+    assert_eq!(reset, (513, vec![0, 0, 0, 7]), "REFUSED_STREAM");
 }
 
 #[tokio::test]
@@ -292,20 +297,31 @@ async fn unauthenticated_request_with_a_slow_body_makes_room_for_the_next_client
     assert!(stranger.payload(HEADERS).await.is_none());
 }
 
+/// Lets the server's tasks run until they wait.
+async fn settle() {
+    for _ in 0..50 {
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn advance(setup: &Setup, by: Duration) {
+    setup.clock.advance(by);
+    settle().await;
+}
+
+async fn is_open(client: &mut Frames) -> bool {
+    let ping = frame(PING, 0, 0, &[0; 8]);
+    client.0.0.write_all(&ping).await.is_ok()
+}
+
 /// Sends a ping and advances the clock by `time`, up to four times. Returns when a ping cannot be
 /// sent, because the server has closed the connection. Panics if all four pings can be sent.
 async fn closed_within(setup: &Setup, client: &mut Frames, time: Duration) {
-    let ping = frame(PING, 0, 0, &[7; 8]);
     for _ in 0..4 {
-        let sent = client.0.0.write_all(&ping).await;
-        for _ in 0..20 {
-            tokio::task::yield_now().await;
-        }
-        setup.clock.advance(time);
-        for _ in 0..20 {
-            tokio::task::yield_now().await;
-        }
-        if sent.is_err() {
+        let is_open = is_open(client).await;
+        settle().await;
+        advance(setup, time).await;
+        if !is_open {
             return;
         }
     }
@@ -328,30 +344,16 @@ async fn connection_that_only_pings_is_closed_in_time() {
 async fn client_that_reads_nothing_is_closed() {
     let setup = speaking_http2();
     let mut deaf = Frames::open(&setup).await;
-    let window = |stream: u32| frame(8, 0, stream, &[0x3f, 0, 0, 0]);
+    let window = |stream: u32| frame(WINDOW_UPDATE, 0, stream, &[0x3f, 0, 0, 0]);
     let large = [window(0), get(1, "/large", &[]), window(1)].concat();
     deaf.send(&large).await;
     let mut closed = false;
     for _ in 0..4 {
-        for _ in 0..50 {
-            tokio::task::yield_now().await;
-        }
+        settle().await;
         setup.clock.advance(WRITE_TIMEOUT);
-        closed |= deaf
-            .0
-            .0
-            .write_all(&frame(PING, 0, 0, &[0; 8]))
-            .await
-            .is_err();
+        closed |= !is_open(&mut deaf).await;
     }
     assert!(closed);
-}
-
-/// Lets the server's tasks run until they wait.
-async fn settle() {
-    for _ in 0..50 {
-        tokio::task::yield_now().await;
-    }
 }
 
 /// Requests `path` on a new connection. The window of each response is `window` bytes.
@@ -370,19 +372,9 @@ async fn request_with_window(client: &mut Frames, stream: u32, window: u32, path
     settle().await;
 }
 
-async fn advance(setup: &Setup, by: Duration) {
-    setup.clock.advance(by);
-    settle().await;
-}
-
 /// Advances the clock to just before the end of `WRITE_TIMEOUT`.
 async fn until_just_before_the_timeout(setup: &Setup) {
     advance(setup, just_before(WRITE_TIMEOUT)).await;
-}
-
-async fn is_open(client: &mut Frames) -> bool {
-    let ping = frame(PING, 0, 0, &[0; 8]);
-    client.0.0.write_all(&ping).await.is_ok()
 }
 
 #[tokio::test]
@@ -438,13 +430,7 @@ async fn response_that_a_client_does_not_take_ends_and_other_requests_of_its_con
     setup.held.notified().await;
     until_just_before_the_timeout(&setup).await;
     advance(&setup, Duration::from_secs(1)).await;
-    let reset = loop {
-        let (kind, _, stream, payload) = proxy.next().await.unwrap();
-        if kind == RST_STREAM {
-            break (stream, payload);
-        }
-    };
-    assert_eq!(reset, (1, vec![0, 0, 0, 8]), "CANCEL");
+    assert_eq!(proxy.reset().await, (1, vec![0, 0, 0, 8]), "CANCEL");
     let window = frame(WINDOW_UPDATE, 0, 3, &[0, 0, 0x40, 0]);
     proxy.send(&window).await;
     setup.leave.add_permits(1);
