@@ -109,10 +109,18 @@ pub async fn serve(config: Config, options: ServeOptions, metrics: Metrics) -> a
     for ReportLine {
         position,
         path,
+        entry,
         detail,
     } in &options.warnings
     {
-        tracing::warn!(position, path, detail, "a warning about the configuration");
+        let entry = entry.as_deref();
+        tracing::warn!(
+            position,
+            path,
+            entry,
+            detail,
+            "a warning about the configuration"
+        );
     }
     crate::tool::shell::make_undumpable().context("this process could not be made undumpable")?;
     descriptors::raise_soft_limit();
@@ -195,7 +203,7 @@ impl Replica {
         let mut serving = Serving::new(listeners, share.connections, agents, &edge, &clock);
         let store = serve_while(opening, &mut serving, address).await?;
         let engine = components.engine(&config, &store, &roster, &clock, &ids);
-        let metrics = with_receivers(metrics.map_or_else(Metrics::new, Ok)?, &config);
+        let metrics = with_zeros(metrics.map_or_else(Metrics::new, Ok)?, &config);
         let sender = messages::sender(&config, &store, &settings, &clock, &ids)?;
         let gauges = gauges(&store, &sender, &clock, &handlers);
         let (server, closed) = serving.open(http::routers(Http {
@@ -414,11 +422,14 @@ fn gauges(
     Gauges::new(count, Arc::new(move || clock.uptime()), handlers.clone())
 }
 
-/// Adds the counters of each entry of `notify.to` to `metrics`, so that the counters have the value
-/// 0 before the first message to the entry. Returns `metrics`.
-fn with_receivers(metrics: Metrics, config: &Config) -> Metrics {
+/// Adds the counters of each entry of `notify.to` and of each tool's unknown outcomes to `metrics`,
+/// so that the counters have the value 0 before their first event. Returns `metrics`.
+fn with_zeros(metrics: Metrics, config: &Config) -> Metrics {
     for entry in &config.notify.to {
         metrics.expect_receiver(&entry.name);
+    }
+    for tool in config.tools.keys() {
+        metrics.expect_tool(tool);
     }
     metrics
 }

@@ -168,7 +168,8 @@ impl Metrics {
     }
 
     /// Returns all metrics in Prometheus' text format. The gauges of tasks, requests and deliveries
-    /// show `counts`.
+    /// show `counts`. A metric that observations change has its `HELP` and `TYPE` lines even if it
+    /// has no series yet.
     #[must_use]
     pub fn render(&self, counts: &DatabaseCounts) -> String {
         let all = &self.0;
@@ -181,7 +182,9 @@ impl Metrics {
         all.requests.set(&counts.requests);
         all.deliveries.set(&counts.deliveries);
         let text = TextEncoder::new().encode_to_string(&all.registry.gather());
-        text.unwrap_or_default()
+        let mut text = text.unwrap_or_default();
+        labelled::name_missing(&mut text);
+        text
     }
 
     fn observe(&self, observation: &Observation) {
@@ -363,6 +366,41 @@ mod tests {
                 .contains("holdpoint_tasks{"),
             "what is gone is not shown"
         );
+    }
+
+    #[test]
+    fn metrics_are_named_once_before_and_after_their_first_series() {
+        let metrics = Metrics::new().unwrap();
+        let counts = DatabaseCounts {
+            tasks: vec![("Paused".into(), 0)],
+            requests: vec![waiting("approval", 0, 0)],
+            deliveries: Vec::new(),
+        };
+        let check = || {
+            let text = metrics.render(&counts);
+            for named in [
+                "http_request_duration_seconds histogram",
+                "tasks gauge",
+                "requests_open gauge",
+                "requests_closed_total counter",
+                "request_wait_seconds histogram",
+                "model_call_duration_seconds histogram",
+                "tool_call_duration_seconds histogram",
+                "unknown_outcomes_total counter",
+                "event_streams gauge",
+                "commit_batch_size histogram",
+                "build_info gauge",
+                "mcp_server_up gauge",
+            ] {
+                let named = format!("# TYPE holdpoint_{named}");
+                let found = text.lines().filter(|line| *line == named);
+                assert_eq!(found.count(), 1, "{named}\n{text}");
+            }
+        };
+        check();
+        let subscriber = tracing_subscriber::registry().with(metrics.clone());
+        tracing::subscriber::with_default(subscriber, events);
+        check();
     }
 
     #[test]

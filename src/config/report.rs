@@ -23,16 +23,22 @@ pub struct ReportLine {
     pub position: String,
     /// The path of keys, such as `agents.billing.model` or `policy[3].when`.
     pub path: String,
+    /// The rule or the user whose entry has the path, such as "rule `pay`". `None` if there is no
+    /// such entry, if its name could not be read, or if the detail has the name.
+    pub entry: Option<String>,
     pub detail: String,
 }
 
 impl fmt::Display for ReportLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.path.is_empty() {
-            write!(f, "{}: {}", self.position, self.detail)
-        } else {
-            write!(f, "{}: {}: {}", self.position, self.path, self.detail)
+        write!(f, "{}: ", self.position)?;
+        if !self.path.is_empty() {
+            write!(f, "{}: ", self.path)?;
         }
+        if let Some(entry) = &self.entry {
+            write!(f, "{entry}: ")?;
+        }
+        f.write_str(&self.detail)
     }
 }
 
@@ -66,13 +72,11 @@ impl ConfigReport {
             .into_iter()
             .chain(inserted.iter().cloned())
             .collect();
-        let detail = |mistake: &Mistake| {
+        let redacted = |place: &[String], text: String| {
             let own = values
                 .iter()
-                .filter(|one| may_be_quoted_at(&mistake.place, &one.place));
-            let hidden = own.fold(mistake.detail.clone(), |detail, one| {
-                without_value(&detail, one)
-            });
+                .filter(|one| may_be_quoted_at(place, &one.place));
+            let hidden = own.fold(text, |text, one| without_value(&text, one));
             secrets.redact(&hidden).into_owned()
         };
         let mut report = Self::default();
@@ -84,10 +88,13 @@ impl ConfigReport {
                 .iter()
                 .map(|mistake| {
                     let (order, position, path) = place(file, root, mistake);
+                    let (_, keys) = split_position(root, mistake);
                     let line = ReportLine {
                         position,
                         path,
-                        detail: detail(mistake),
+                        entry: named_entry(root, keys, &mistake.detail)
+                            .map(|entry| redacted(keys, entry)),
+                        detail: redacted(&mistake.place, mistake.detail.clone()),
                     };
                     (order, line)
                 })
@@ -195,17 +202,35 @@ fn without_value(text: &str, inserted: &InsertedValue) -> String {
     parts.collect::<Vec<_>>().join("`")
 }
 
-/// Returns three values: the position of a mistake as numbers, by which the mistakes are sorted;
-/// the position as text; and the mistake's path of keys.
-fn place(file: &str, root: &Node, mistake: &Mistake) -> ((usize, usize), String, String) {
-    let (explicit, path) = match mistake.place.split_first() {
+/// Returns the rule or the user whose entry has the place `keys`. See [`ReportLine::entry`].
+fn named_entry(root: &Node, keys: &[String], detail: &str) -> Option<String> {
+    let (noun, entry, key) = match keys {
+        [section, _, ..] if section == "policy" => ("rule", keys.get(..2)?, "name"),
+        [section, _, _, ..] if section == "auth" => ("user", keys.get(..3)?, "user"),
+        _ => return None,
+    };
+    let name = root.at(entry)?.get(key).filter(|name| !name.broken)?;
+    let name = name.text().filter(|name| !name.trim().is_empty())?;
+    let is_left_out = name.contains(char::is_control) || detail.contains(&format!("`{name}`"));
+    (!is_left_out).then(|| format!("{noun} `{name}`"))
+}
+
+/// Returns the explicit position of a mistake, without its `@`, and the mistake's path of keys.
+fn split_position<'m>(root: &Node, mistake: &'m Mistake) -> (Option<&'m str>, &'m [String]) {
+    match mistake.place.split_first() {
         // A first step such as `@3:5` is a position, and one such as `@HOLDPOINT_X` is a variable.
         // A key of the file may begin with `@`, too, and then it is an ordinary step.
         Some((first, rest)) if first.starts_with('@') && root.get(first).is_none() => {
             (first.strip_prefix('@'), rest)
         }
         _ => (None, mistake.place.as_slice()),
-    };
+    }
+}
+
+/// Returns three values: the position of a mistake as numbers, by which the mistakes are sorted;
+/// the position as text; and the mistake's path of keys.
+fn place(file: &str, root: &Node, mistake: &Mistake) -> ((usize, usize), String, String) {
+    let (explicit, path) = split_position(root, mistake);
     let (order, position) = match explicit.map(|mark| (mark, mark.split_once(':'))) {
         Some((_, Some((line, column)))) => {
             let order = (

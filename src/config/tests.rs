@@ -422,7 +422,7 @@ fn mistakes_of_other_modules_are_reported_with_the_rest_but_not_twice() {
     let report = load(source, &Environment::default(), &Flags::default(), rooms).unwrap_err();
     assert_eq!(
         report.to_string(),
-        "f.yaml:4:29: policy[0].tools[0]: `gone` names no tool\nf.yaml:4:50: policy[0].when: not a condition\nwarning: f.yaml:2:11: agents.a: a warning\n"
+        "f.yaml:4:29: policy[0].tools[0]: rule `x`: `gone` names no tool\nf.yaml:4:50: policy[0].when: rule `x`: not a condition\nwarning: f.yaml:2:11: agents.a: a warning\n"
     );
 }
 

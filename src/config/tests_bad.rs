@@ -35,7 +35,7 @@ const BAD: &[(&str, &[&str])] = &[
     (
         "policy: [{ name: x, tools: [t], decide: hold, approvers: { group: [g] } }]\n",
         &[
-            "3:60: policy[0].approvers.group: unknown key `group`; known are `owner`, `users`, `groups`, `required`, `links`",
+            "3:60: policy[0].approvers.group: rule `x`: unknown key `group`; known are `owner`, `users`, `groups`, `required`, `links`",
         ],
     ),
     // wrong types
@@ -63,7 +63,7 @@ const BAD: &[(&str, &[&str])] = &[
         "policy: [5, { name: x, tools: [t], decide: perhaps }]\n",
         &[
             "3:10: policy[0]: expected a map, found a number",
-            "3:36: policy[1].decide: expected one of `allow`, `hold`, `deny`",
+            "3:36: policy[1].decide: rule `x`: expected one of `allow`, `hold`, `deny`",
         ],
     ),
     ("auth:\n", &["3:1: auth: expected a map, found nothing"]),
@@ -88,14 +88,14 @@ const BAD: &[(&str, &[&str])] = &[
     (
         "policy: [{ name: x, tools: [t], decide: hold, expires_in: soon }]\n",
         &[
-            "3:47: policy[0].expires_in: expected a duration such as `30s`, `24h` or `7d`, or `never`",
+            "3:47: policy[0].expires_in: rule `x`: expected a duration such as `30s`, `24h` or `7d`, or `never`",
         ],
     ),
     (
         "server: { wait: 36601d }\npolicy: [{ name: x, tools: [t], decide: hold, expires_in: 106751d }]\n",
         &[
             "3:11: server.wait: expected `36600d` at most",
-            "4:47: policy[0].expires_in: expected `36600d` at most",
+            "4:47: policy[0].expires_in: rule `x`: expected `36600d` at most",
         ],
     ),
     // `server` and `database`
@@ -166,10 +166,10 @@ const BAD: &[(&str, &[&str])] = &[
     (
         "auth: { api_keys: [ { user: bob, key: short-key }, { user: eve }, { key: '0123456789abcdef' }, { user: max, key: 'aabbccddeeffggab' } ] }\n",
         &[
-            "3:34: auth.api_keys[0].key: a key has at least 16 characters",
-            "3:52: auth.api_keys[1]: `key` or `key_sha256` is missing",
+            "3:34: auth.api_keys[0].key: user `bob`: a key has at least 16 characters",
+            "3:52: auth.api_keys[1]: user `eve`: `key` or `key_sha256` is missing",
             "3:67: auth.api_keys[2]: `user` is missing",
-            "3:109: auth.api_keys[3].key: a key has at least 8 different characters",
+            "3:109: auth.api_keys[3].key: user `max`: a key has at least 8 different characters",
         ],
     ),
     (
@@ -182,17 +182,17 @@ const BAD: &[(&str, &[&str])] = &[
     (
         "auth: { api_keys: [ { user: a b, key: '0123456789abcdef' }, { user: eve, key: '0123456789abcdef', groups: ['x,y'], may: [write] } ] }\n",
         &[
-            "3:23: auth.api_keys[0].user: a user is 1 to 128 visible characters without blanks",
-            "3:61: auth.api_keys[1]: this key is used twice: each user has a key of their own",
-            "3:108: auth.api_keys[1].groups[0]: a group is 1 to 128 visible characters without commas",
-            "3:122: auth.api_keys[1].may[0]: expected one of `create`, `read`, `decide`, `gate`",
+            "3:23: auth.api_keys[0].user: user `a b`: a user is 1 to 128 visible characters without blanks",
+            "3:61: auth.api_keys[1]: user `eve`: this key is used twice: each user has a key of their own",
+            "3:108: auth.api_keys[1].groups[0]: user `eve`: a group is 1 to 128 visible characters without commas",
+            "3:122: auth.api_keys[1].may[0]: user `eve`: expected one of `create`, `read`, `decide`, `gate`",
         ],
     ),
     (
         "auth: { api_keys: [ { user: bob, key_sha256: abc }, { user: bob, groups: [g], key: '0123456789abcdef', key_sha256: abc } ] }\n",
         &[
-            "3:34: auth.api_keys[0].key_sha256: expected a SHA-256: 64 hex digits",
-            "3:53: auth.api_keys[1]: only one of `key` and `key_sha256` may be set",
+            "3:34: auth.api_keys[0].key_sha256: user `bob`: expected a SHA-256: 64 hex digits",
+            "3:53: auth.api_keys[1]: user `bob`: only one of `key` and `key_sha256` may be set",
             "3:66: auth.api_keys[1].groups: the user `bob` has other groups in another key: all keys of a user name the same groups",
         ],
     ),
@@ -232,9 +232,9 @@ const BAD: &[(&str, &[&str])] = &[
     (
         "policy: [{ name: x, tools: [gone, 'g*', t, '[a'], decide: hold }, { name: x, tools: [t], decide: hold }]\n",
         &[
-            "3:29: policy[0].tools[0]: `gone` names no tool",
-            "3:35: policy[0].tools[1]: `g*` names no tool",
-            "3:44: policy[0].tools[3]: `[a` is neither a name nor a glob",
+            "3:29: policy[0].tools[0]: rule `x`: `gone` names no tool",
+            "3:35: policy[0].tools[1]: rule `x`: `g*` names no tool",
+            "3:44: policy[0].tools[3]: rule `x`: `[a` is neither a name nor a glob",
             "3:69: policy[1].name: an earlier rule is also called `x`",
         ],
     ),
@@ -249,40 +249,42 @@ const BAD: &[(&str, &[&str])] = &[
     (
         "policy: [{ name: x, tools: [t], decide: hold, remember: { same: true } }, { name: y, tools: [t], decide: hold, remember: { for: [], most: 0s } }]\n",
         &[
-            "3:47: policy[0].remember: `for` is missing",
-            "3:47: policy[0].remember: `most` is missing",
-            "3:112: policy[1].remember: exactly one of `same: true` and `when`",
-            "3:124: policy[1].remember.for: `for` is empty",
+            "3:47: policy[0].remember: rule `x`: `for` is missing",
+            "3:47: policy[0].remember: rule `x`: `most` is missing",
+            "3:112: policy[1].remember: rule `y`: exactly one of `same: true` and `when`",
+            "3:124: policy[1].remember.for: rule `y`: `for` is empty",
         ],
     ),
     (
         "policy: [{ name: x, tools: ['*'], decide: allow }]\n",
         &[
-            "3:35: policy[0].decide: without `auth` no rule may allow a shell tool, and this one allows `s`",
+            "3:35: policy[0].decide: rule `x`: without `auth` no rule may allow a shell tool, and this one allows `s`",
         ],
     ),
     (
         "policy: [{ name: x, tools: ['request_*'], decide: hold }, { name: y, tools: [request_confirmation, a], decide: hold }]\n",
         &[
-            "3:29: policy[0].tools[0]: `request_*` names no tool",
-            "3:78: policy[1].tools[0]: no agent offers `request_confirmation`",
-            "3:100: policy[1].tools[1]: `a` names no tool",
+            "3:29: policy[0].tools[0]: rule `x`: `request_*` names no tool",
+            "3:78: policy[1].tools[0]: rule `y`: no agent offers `request_confirmation`",
+            "3:100: policy[1].tools[1]: rule `y`: `a` names no tool",
         ],
     ),
     (
         "policy: [{ name: x, tools: [t], decide: hold, approvers: { required: 0 }, allow: [approve, retry], on_expiry: wait, on_reject: stop, expires_in: 0s }, { name: y, tools: [t], decide: deny, allow: [] }]\n",
         &[
-            "3:60: policy[0].approvers.required: expected 1 or more",
-            "3:92: policy[0].allow[1]: expected one of `approve`, `reject`, `edit`, `respond`",
-            "3:100: policy[0].on_expiry: expected one of `continue`, `cancel`",
-            "3:117: policy[0].on_reject: expected one of `continue`, `cancel`, `cancel_root`",
-            "3:134: policy[0].expires_in: expected more than 0, or `never` for no deadline",
-            "3:189: policy[1].allow: an approval allows at least one answer",
+            "3:60: policy[0].approvers.required: rule `x`: expected 1 or more",
+            "3:92: policy[0].allow[1]: rule `x`: expected one of `approve`, `reject`, `edit`, `respond`",
+            "3:100: policy[0].on_expiry: rule `x`: expected one of `continue`, `cancel`",
+            "3:117: policy[0].on_reject: rule `x`: expected one of `continue`, `cancel`, `cancel_root`",
+            "3:134: policy[0].expires_in: rule `x`: expected more than 0, or `never` for no deadline",
+            "3:189: policy[1].allow: rule `y`: an approval allows at least one answer",
         ],
     ),
     (
         "policy: [{ name: x, tools: [t], decide: hold, allow: [x] }]\n",
-        &["3:55: policy[0].allow[0]: expected one of `approve`, `reject`, `edit`, `respond`"],
+        &[
+            "3:55: policy[0].allow[0]: rule `x`: expected one of `approve`, `reject`, `edit`, `respond`",
+        ],
     ),
     // the default agent
     (

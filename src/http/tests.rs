@@ -364,7 +364,7 @@ async fn browser_gets_its_error_as_a_page() {
     assert_eq!(answer.status, 401);
     assert_eq!(answer.header("content-type"), "text/html; charset=utf-8");
     assert!(answer.text.contains("A key is needed") && answer.text.contains("unauthorized"));
-    let sign_in = format!("/sign-in?next={}", REQUEST.replace('/', "%2F"));
+    let sign_in = format!("/sign-in?next={REQUEST}");
     assert!(answer.text.contains(&sign_in), "{}", answer.text);
     assert_eq!(answer.header("x-frame-options"), "DENY");
     assert_eq!(answer.header("referrer-policy"), "same-origin");

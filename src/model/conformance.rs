@@ -391,12 +391,15 @@ async fn operator_headers_are_added_or_replace_the_built_in_ones() {
 }
 
 #[test]
-fn base_url_that_repeats_the_version_of_the_path_is_warned_about() {
-    for (provider, warnings) in [(Provider::Anthropic, 1), (Provider::OpenAi, 0)] {
-        let mut mistakes = Mistakes::default();
-        provider.check(&provider.settings("https://h/v1"), &mut mistakes);
-        assert_eq!(mistakes.found, []);
-        assert_eq!(mistakes.warnings.len(), warnings, "{provider:?}");
+fn base_url_of_a_messages_endpoint_may_end_in_the_version_of_the_path() {
+    for (base_url, path) in [
+        ("https://h", "/v1/messages"),
+        ("https://h/v1", "/v1/messages"),
+        ("https://h/deep/v1/", "/deep/v1/messages"),
+        ("https://h/dev1", "/dev1/v1/messages"),
+    ] {
+        let address = Provider::Anthropic.settings(base_url).address::<Messages>();
+        assert_eq!(address.unwrap().path(), path, "{base_url}");
     }
 }
 

@@ -14,7 +14,9 @@ use serde_json::{Value, json};
 
 use self::script::{LastAuthor, MatchInput, Script, ScriptRule};
 use super::protocol::{MAX_CALLS, TOO_MANY_CALLS};
-use super::{Answer, AnswerCall, AttemptEnd, ModelClient, ModelError, PieceSink, Prompt};
+use super::{
+    Answer, AnswerCall, AttemptEnd, ModelClient, ModelError, OfferedTool, PieceSink, Prompt,
+};
 use crate::task::item::{FinishReason, PartType, Usage};
 use crate::task::text::without_nul;
 use crate::task::transcript::Message;
@@ -120,17 +122,23 @@ impl Scripted {
         &self,
         rule: &ScriptRule,
         match_input: &MatchInput<'_>,
+        tools: &[OfferedTool],
     ) -> (Option<String>, Vec<AnswerCall>) {
         let captures = self.script.captures(rule, match_input);
         let text = rule
             .say
             .as_ref()
             .map(|say| without_nul(say.text(&captures)));
-        let calls = rule.calls.iter().enumerate().map(|(at, call)| AnswerCall {
-            provider_id: format!("call_{at}"),
-            name: without_nul(call.name.text(&captures)),
-            arguments_text: without_nul(call.arguments.text(&captures)),
-            holds_secret: false,
+        let calls = rule.calls.iter().enumerate().map(|(at, call)| {
+            let name = without_nul(call.name.text(&captures));
+            let tool = tools.iter().find(|tool| tool.name == name);
+            let schema = tool.map(|tool| &tool.parameters);
+            AnswerCall {
+                provider_id: format!("call_{at}"),
+                name,
+                arguments_text: without_nul(call.arguments.text(&captures, schema)),
+                holds_secret: false,
+            }
         });
         (text, calls.collect())
     }
@@ -177,7 +185,7 @@ impl Scripted {
         }
         let (text, calls) = rule.map_or_else(
             || (Some(NO_RULE.to_owned()), Vec::new()),
-            |rule| self.fill_rule(rule, &match_input),
+            |rule| self.fill_rule(rule, &match_input, &prompt.tools),
         );
         if calls.len() > MAX_CALLS {
             let detail = format!(

@@ -174,11 +174,6 @@ impl Settings {
                 ),
             );
         }
-        let base_url = self.base_url.as_deref().unwrap_or_default();
-        if base_url.trim_end_matches('/').ends_with("/v1") && P::PATH.starts_with("/v1/") {
-            let detail = "the service itself appends `/v1`: leave it out here";
-            mistakes.warn(&[place, &["base_url"]].concat(), detail);
-        }
         self.check_timeout(mistakes, place);
         if self.key::<P>().is_some_and(|key| key.is_err()) {
             let detail = "the key has a character that a header cannot carry";
@@ -225,7 +220,11 @@ impl Settings {
         if url.fragment().is_some() {
             return Err("base_url may not have a fragment");
         }
-        let path = format!("{}{}", url.path().trim_end_matches('/'), P::PATH);
+        let mut base = url.path().trim_end_matches('/');
+        if P::PATH.starts_with("/v1/") {
+            base = base.strip_suffix("/v1").unwrap_or(base);
+        }
+        let path = format!("{base}{}", P::PATH);
         url.set_path(&path);
         if !self.query.is_empty() {
             url.query_pairs_mut().extend_pairs(

@@ -385,12 +385,16 @@ pub fn sees_whole_tenant(caller: &Caller) -> bool {
     caller.admin
 }
 
-/// Checks that `caller` is an admin.
+/// Checks that `caller` may see and send messages: an admin, or any caller of a service without
+/// accounts, which cannot have an admin.
 ///
 /// # Errors
 /// Fails for any other caller. The error is the reason, in words for the caller.
 pub fn may_administer(caller: &Caller) -> Result<(), &'static str> {
-    must(caller.admin, "Only an admin may see and send messages.")
+    must(
+        caller.admin || caller.without_accounts,
+        "Only an admin may see and send messages.",
+    )
 }
 
 const KEY_MAY_NOT_CREATE: &str = "This key may not create, continue or cancel tasks.";

@@ -231,20 +231,42 @@ impl LabelledMetrics {
     }
 }
 
+/// Appends the `HELP` and `TYPE` lines of each metric of [`ROWS`] that `text` does not have. The
+/// encoder leaves out a metric that has no series yet.
+pub(super) fn name_missing(text: &mut String) {
+    for row in &ROWS {
+        let kind = match row.kind {
+            MetricKind::Counter => "counter",
+            MetricKind::Gauge => "gauge",
+            MetricKind::Histogram(_) => "histogram",
+        };
+        let type_line = format!("# TYPE {} {kind}\n", row.name);
+        if !text.contains(&type_line) {
+            text.extend(["# HELP ", row.name, " ", row.help, "\n", type_line.as_str()]);
+        }
+    }
+}
+
 impl Metrics {
     /// Shows a receiver's counters as 0 before its first message. Otherwise each series would begin
     /// at 1, and a rate over the series would miss the first event.
     pub fn expect_receiver(&self, target: &str) {
-        let expect = |metric: &str, labels: &[&str]| {
-            for (_, instrument) in self.0.labelled.observed_by(metric) {
-                if let Instrument::Counter(counter) = instrument {
-                    counter.with_label_values(labels);
-                }
-            }
-        };
         for outcome in DELIVERY_OUTCOMES {
-            expect("delivery", &[target, outcome]);
+            self.expect("delivery", &[target, outcome]);
         }
-        expect("unreachable", &[target]);
+        self.expect("unreachable", &[target]);
+    }
+
+    /// Shows a tool's counter of unknown outcomes as 0 before the first of them.
+    pub fn expect_tool(&self, tool: &str) {
+        self.expect("unknown_outcome", &[tool]);
+    }
+
+    fn expect(&self, metric: &str, labels: &[&str]) {
+        for (_, instrument) in self.0.labelled.observed_by(metric) {
+            if let Instrument::Counter(counter) = instrument {
+                counter.with_label_values(labels);
+            }
+        }
     }
 }

@@ -133,13 +133,10 @@ fn parameters(kind: HumanKind, services: &[Service]) -> Option<Value> {
     let text = |description: &str| json!({"type": "string", "description": description});
     let needed =
         |description: &str| json!({"type": "string", "minLength": 1, "description": description});
-    let texts = |description: &str| json!({"type": "array", "items": {"type": "string"}, "description": description});
+    // Models often write a single text where a list is meant.
+    let texts = |description: &str| json!({"type": ["array", "string"], "items": {"type": "string"}, "description": description});
     let (properties, required) = match kind {
         HumanKind::Guidance => {
-            let tried = json!({
-                "type": ["array", "string"], "items": {"type": "string"},
-                "description": "What you have tried already.",
-            });
             let form = json!({
                 "type": "object", "additionalProperties": true,
                 "description": form::DESCRIPTION,
@@ -147,7 +144,7 @@ fn parameters(kind: HumanKind, services: &[Service]) -> Option<Value> {
             let properties = json!({
                 "question": needed("The question, so that somebody who has not followed the conversation understands it."),
                 "context": text("What one has to know to answer it."),
-                "attempted_approaches": tried,
+                "attempted_approaches": texts("What you have tried already."),
                 "options": texts("Answers to choose from, if there are some."),
                 "form": form,
             });
@@ -199,18 +196,9 @@ pub(crate) fn question(
         HumanKind::Guidance => {
             let mut details = Map::new();
             copy_argument(args, "context", &mut details);
-            if let Some(tried) = args
-                .get("attempted_approaches")
-                .filter(|tried| !tried.is_null())
-            {
-                let tried = if tried.is_string() {
-                    json!([tried])
-                } else {
-                    tried.clone()
-                };
-                details.insert("attempted_approaches".to_owned(), tried);
+            for name in ["attempted_approaches", "options"] {
+                copy_texts(args, name, &mut details);
             }
-            copy_argument(args, "options", &mut details);
             let form = match args.get("form").filter(|form| !form.is_null()) {
                 Some(own) => form::from_agent(own)?,
                 None => form::text_answer(),
@@ -220,8 +208,9 @@ pub(crate) fn question(
         }
         HumanKind::Confirmation => {
             let mut details = Map::new();
-            for name in ["reason", "risks", "alternatives"] {
-                copy_argument(args, name, &mut details);
+            copy_argument(args, "reason", &mut details);
+            for name in ["risks", "alternatives"] {
+                copy_texts(args, name, &mut details);
             }
             let action = required_text(args, "action")?;
             (Some(action), non_empty(details), form::confirmation())
@@ -253,6 +242,14 @@ fn required_text(args: &Value, name: &str) -> Result<String, String> {
         .filter(|text| !text.trim().is_empty());
     text.map(str::to_owned)
         .ok_or_else(|| format!("`{name}` must be a text that is not empty"))
+}
+
+/// Copies an argument that is a list of texts, or a single text, as a list.
+fn copy_texts(args: &Value, name: &str, details: &mut Map<String, Value>) {
+    copy_argument(args, name, details);
+    if let Some(single @ Value::String(_)) = details.get_mut(name) {
+        *single = json!([single.take()]);
+    }
 }
 
 fn copy_argument(args: &Value, name: &str, details: &mut Map<String, Value>) {

@@ -207,7 +207,8 @@ impl ShellTool {
         stdout: &(Vec<u8>, bool),
         stderr: &(Vec<u8>, bool),
     ) -> ToolAnswer {
-        let limit = self.settings.max_output;
+        let max_limit = output::MAX_RESULT_BYTES - settings::NOTES_BYTES;
+        let limit = self.settings.max_output.min(max_limit);
         let (out, out_cut) = output::clean(redactor, &stdout.0, stdout.1, limit);
         let (err, err_cut) = output::clean(redactor, &stderr.0, stderr.1, limit);
         // If the two outputs together exceed the limit, each output gets half of the limit, plus

@@ -7,8 +7,11 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::approval_cycle::on_both;
-use crate::notify::{BACKEND, NotifyFixture};
-use crate::support::test_app::{ALICE, BOB, OPS, OTHER, On, WEB};
+use crate::notify::{BACKEND, NEW, NotifyFixture};
+use crate::support::eventually;
+use crate::support::fake_chat_completions::text_answer;
+use crate::support::fake_receiver::FakeReceiver;
+use crate::support::test_app::{ALICE, BOB, OPS, OTHER, On, REFUNDS, TestApp, WEB};
 
 /// Starts a fixture with two deliveries of one task, and waits until both are sent.
 async fn fixture() -> NotifyFixture {
@@ -72,12 +75,43 @@ async fn deliveries_are_listed_for_admins_of_the_tenant_only() {
     );
 }
 
+#[apply(on_both)]
+async fn deliveries_without_accounts_are_listed_and_sent_again(on: On) {
+    let hook = FakeReceiver::start().await;
+    hook.answers(410);
+    let entry = BACKEND
+        .replace("tenants: [acme]", "events: [task.completed]")
+        .replace("{hook}", &hook.url)
+        .replace("{new}", NEW);
+    let refunds = REFUNDS.replace("{approvers}", "{ groups: [finance] }");
+    let app = TestApp::with(on, &format!("{refunds}notify:\n  to:\n{entry}\n")).await;
+    app.model.then(text_answer("done"));
+    let local = app.anonymous();
+    let task = local.post("/v1/tasks", &json!({"input": "hello"})).await;
+    task.assert_status(201, "Completed");
+    let dead = eventually("the delivery is dead", async || {
+        let listed = local.get("/v1/deliveries?state=dead").await;
+        assert_eq!(listed.status, 200, "{}", listed.text);
+        listed.body["deliveries"].get(0).cloned()
+    })
+    .await;
+    let many = json!({"target": "backend"});
+    let resent = local.post("/v1/deliveries/resend", &many).await;
+    assert_eq!((resent.status, resent.body), (202, json!({"count": 1})));
+    hook.reached(2).await;
+    let one = format!("/v1/deliveries/{}/resend", id(&dead));
+    let resent = local.hit(&one).await;
+    assert_eq!(resent.status, 202, "{}", resent.text);
+    let me = local.get("/v1/me").await;
+    assert_eq!(me.body["admin"], false, "{}", me.text);
+}
+
 #[tokio::test]
 async fn admin_whose_key_only_reads_sends_nothing_again() {
-    let hook = crate::support::fake_receiver::FakeReceiver::start().await;
+    let hook = FakeReceiver::start().await;
     let yaml =
         crate::notify::yaml(BACKEND, &hook).replace("admin: true", "admin: true, may: [read]");
-    let app = crate::support::test_app::TestApp::with(On::Sqlite, &yaml).await;
+    let app = TestApp::with(On::Sqlite, &yaml).await;
     assert_eq!(app.actor(OPS).get("/v1/deliveries").await.status, 200);
     let body = json!({"target": "backend"});
     assert_eq!(
@@ -225,10 +259,10 @@ async fn receiver_without_an_entry_and_without_a_delivery_is_refused() {
 
 #[tokio::test]
 async fn receiver_of_another_tenant_is_refused_like_an_unknown_one() {
-    let hook = crate::support::fake_receiver::FakeReceiver::start().await;
+    let hook = FakeReceiver::start().await;
     let key = format!("key: \"{OTHER}\"");
     let yaml = crate::notify::yaml(BACKEND, &hook).replace(&key, &format!("{key}, admin: true"));
-    let app = crate::support::test_app::TestApp::with(On::Sqlite, &yaml).await;
+    let app = TestApp::with(On::Sqlite, &yaml).await;
     let mut errors = Vec::new();
     for target in ["backend", "nosuch"] {
         let body = json!({"target": target});

@@ -203,7 +203,7 @@ async fn question_that_cannot_be_asked_is_an_invalid_result(on: On) {
         ),
         (
             "request_human_guidance",
-            r#"{"question":"q","options":"north"}"#.to_owned(),
+            r#"{"question":"q","options":1}"#.to_owned(),
         ),
         ("request_human_guidance", form(json!({}))),
         (

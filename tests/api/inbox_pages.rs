@@ -86,7 +86,7 @@ async fn browser_at_the_root_is_led_to_the_inbox_and_a_program_finds_nothing(on:
     let program = app.approver().get("/").await;
     program.assert_code(404, "not_found");
     let out = page(app.anonymous(), "/inbox").await;
-    out.assert_header(303, "location", "/sign-in?next=%2Finbox");
+    out.assert_header(303, "location", "/sign-in?next=/inbox");
     assert_eq!(app.anonymous().get("/inbox").await.status, 401);
     let entered = app.anonymous().submit("/sign-in", &[("key", BOB)]).await;
     entered.assert_header(303, "location", "/inbox");
@@ -131,6 +131,8 @@ async fn inbox_lists_what_waits_for_its_reader_oldest_first_and_without_a_button
     ] {
         inbox.assert_has(shown);
     }
+    let (_, as_of) = inbox.text.split_once("As of ").unwrap();
+    assert_eq!(as_of.get(8..12), Some(" UTC"), "the time alone");
     let list = inbox.text.split("<ul").nth(1).unwrap();
     assert!(
         !list.split("</ul>").next().unwrap().contains("<button"),

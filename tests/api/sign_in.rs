@@ -70,7 +70,7 @@ fn own_page(app: &TestApp) -> Actor<'_> {
 async fn browser_without_a_session_is_led_to_the_form_of_the_sign_in(on: On) {
     let (app, path) = with_request(on).await;
     let asked = app.anonymous().header("accept", HTML).get(&path).await;
-    let way_in = format!("/sign-in?next={}", encoded(&path));
+    let way_in = format!("/sign-in?next={path}");
     assert_eq!(
         (asked.status, asked.header("location"), asked.text.as_str()),
         (303, way_in.as_str(), "")
@@ -267,10 +267,7 @@ async fn request_page_reveals_nothing_without_a_session(on: On) {
                 for method in [Method::GET, Method::HEAD] {
                     let reply = actor.send(method, &path, None).await;
                     assert_eq!((reply.status, reply.text.as_str()), (303, ""), "{path}");
-                    assert_eq!(
-                        reply.header("location"),
-                        format!("/sign-in?next={}", encoded(&path))
-                    );
+                    assert_eq!(reply.header("location"), format!("/sign-in?next={path}"));
                     let mut headers: Vec<_> = reply
                         .headers
                         .iter()

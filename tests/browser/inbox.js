@@ -180,7 +180,7 @@ async function losesItsStream(browser) {
   const deaf = await newPage(browser);
   await deaf.page.route("**/v1/events*", (route) => route.abort());
   await deaf.page.goto(`${service}/inbox`);
-  assert.match(await main(deaf.page), /As of \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC/);
+  assert.match(await main(deaf.page), /As of \d\d:\d\d:\d\d UTC/);
   assert.equal(await rows(deaf.page).count(), 1, "the rows stay");
   await deaf.page.getByRole("link", { name: "Look again" }).click();
   assert.equal(await rows(deaf.page).count(), 1);

@@ -143,7 +143,7 @@ unknown: '${SHORT}'
         "tools.t.http.method: expected one of",
         "`{id}` is not declared",
         "`Idempotency-Key` is set by Holdpoint",
-        "auth.api_keys[0].key: a key has at least 16 characters",
+        "auth.api_keys[0].key: user `u`: a key has at least 16 characters",
         "the variable `UNSET` is not set",
         "policy[0].when: ",
         "holdpoint.yaml:6:1: unknown: unknown key `unknown`",
@@ -215,7 +215,7 @@ policy:
             "5:5: policy[0]: `name` is missing",
             "5:19: policy[0].when: rule ``: this is not a CEL expression (line 1, column 14)",
             "7:28: policy[2].when: rule `s`: for tool `t` it reads `args.amount`, which the tool does not declare",
-            "7:53: policy[2].decide: expected one of `allow`, `hold`, `deny`",
+            "7:53: policy[2].decide: rule `s`: expected one of `allow`, `hold`, `deny`",
         ]
     );
 }

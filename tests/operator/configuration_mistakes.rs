@@ -105,7 +105,7 @@ fn timeout_address_or_header_that_a_tool_cannot_have_is_a_mistake() {
             "4:63: tools.t.http.headers.a b: `a b` is not a name of a header",
             "5:34: tools.u.http.timeout: `timeout` must be more than 0 and at most 10m",
             "6:17: tools.v.shell.timeout: `timeout` must be more than 0 and at most 10m",
-            "6:31: tools.v.shell.max_output: `max_output` must be more than 0 and less than 1MiB",
+            "6:31: tools.v.shell.max_output: `max_output` must be more than 0 and at most 1MiB",
         ],
     );
 }

@@ -56,6 +56,7 @@ tools: {{ pay: {{ http: {{ url: '{}/pay' }} }} }}
         "holdpoint_requests_open{kind=\"approval\"} 1",
         "holdpoint_model_call_duration_seconds_count{model=\"main\",outcome=\"answered\"} 3",
         "holdpoint_tool_call_duration_seconds_count{outcome=\"succeeded\",tool=\"pay\"} 1",
+        "holdpoint_unknown_outcomes_total{tool=\"pay\"} 0",
         "holdpoint_requests_decided_total{action=\"approve\",door=\"none\",kind=\"approval\"} 1",
         "holdpoint_requests_closed_total{kind=\"approval\",outcome=\"approve\"} 1",
         "holdpoint_request_wait_seconds_count{kind=\"approval\"} 1",

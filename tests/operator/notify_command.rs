@@ -113,7 +113,8 @@ notify:
          A question of the rule `payments` reaches bob (by-mail).\n\
          A question of the rule `drops` reaches nobody.\n"
     );
-    let warned = "policy[1].approvers: no message is sent about this rule's questions";
+    let warned =
+        "policy[1].approvers: rule `drops`: no message is sent about this rule's questions";
     assert!(done.err.contains(warned), "{}", done.err);
     assert!(
         !format!("{}{}", done.out, done.err).contains('@'),

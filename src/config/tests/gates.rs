@@ -243,22 +243,22 @@ fn rule_that_names_no_tool_is_a_warning_where_a_gate_judges_other_tools() {
     assert_eq!(
         read(&text("other_tools: deny")).unwrap_err(),
         [
-            "4:35: policy[0].tools[1]: `Bash` names no tool",
-            "4:41: policy[0].tools[2]: `files/*` names no tool",
+            "4:35: policy[0].tools[1]: rule `r`: `Bash` names no tool",
+            "4:41: policy[0].tools[2]: rule `r`: `files/*` names no tool",
         ]
     );
     assert_eq!(
         warnings(&text("other_tools: judge")),
         [
-            "4:35: policy[0].tools[1]: `Bash` names no tool of this file, only others that are proposed at gates",
-            "4:41: policy[0].tools[2]: `files/*` names no tool of this file, only others that are proposed at gates",
+            "4:35: policy[0].tools[1]: rule `r`: `Bash` names no tool of this file, only others that are proposed at gates",
+            "4:41: policy[0].tools[2]: rule `r`: `files/*` names no tool of this file, only others that are proposed at gates",
         ]
     );
     // An `allow` rule matches a tool that the gate does not list only by a glob. So the exact name
     // `Bash` allows no call.
     let allow = text("other_tools: judge").replace("decide: hold", "decide: allow");
     let found = warnings(&allow);
-    let warned = "4:35: policy[0].tools[1]: `Bash` names no tool, and allows no call: an `allow` matches the other tools that are proposed at gates only by a glob";
+    let warned = "4:35: policy[0].tools[1]: rule `r`: `Bash` names no tool, and allows no call: an `allow` matches the other tools that are proposed at gates only by a glob";
     assert!(found.iter().any(|line| line == warned), "{found:?}");
 }
 
@@ -418,7 +418,7 @@ fn settings_that_do_not_suit_a_gateway_are_warned_about() {
     assert_eq!(
         warnings(&format!("{with_gateway}{rule}")),
         [
-            "4:11: policy[0].allow: `edit` is left out at the gate `billing`: Envoy cannot change a call"
+            "4:11: policy[0].allow: rule `r`: `edit` is left out at the gate `billing`: Envoy cannot change a call"
         ]
     );
     let required = with_gateway.replace("optional", "required");

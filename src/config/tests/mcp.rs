@@ -465,7 +465,7 @@ fn rule_may_not_allow_a_server_on_this_host_without_accounts() {
     assert_eq!(
         mistakes(&rule("fs_read_all"), &lock()),
         [
-            "policy[0].decide: without `auth` no rule may allow a tool of an MCP server that runs on this host, and this one allows `fs_read_all`"
+            "policy[0].decide: rule `r`: without `auth` no rule may allow a tool of an MCP server that runs on this host, and this one allows `fs_read_all`"
         ]
     );
     assert!(read(&rule("tickets_list")).is_ok());

@@ -80,6 +80,7 @@ policy:
         let detail =
             "a word that begins with `!` is a tag and no part of a value: put quotes around it";
         assert_eq!(found, [("policy[0].when", detail)], "{when}");
+        assert_eq!(report.mistakes[0].entry.as_deref(), Some("rule `r`"));
         let line = &report.mistakes[0].position;
         assert!(line.contains("holdpoint.yaml:7:"), "{line}");
     }

@@ -47,6 +47,19 @@ fn short_value_of_a_variable_is_not_shown_in_a_line_about_its_entry() {
 }
 
 #[test]
+fn short_value_of_a_variable_is_not_shown_as_the_name_of_a_rule() {
+    for value in ["tiny1", "x"] {
+        let rule = "policy: [{ name: \"${HIDDEN}\", tools: [gone], decide: hold }]\n";
+        let text = format!("{SMALLEST}{rule}");
+        let report = with(&text, &[("HIDDEN", value)], &Flags::default()).unwrap_err();
+        let report = report.to_string();
+        let hidden = "policy[0].tools[0]: rule `[secret HIDDEN]`: `gone` names no tool";
+        assert!(report.contains(hidden), "{report}");
+        assert!(!report.contains(&format!("`{value}`")), "{report}");
+    }
+}
+
+#[test]
 fn value_that_is_a_word_of_a_message_is_not_hidden_in_it() {
     let text = WHOLE.replace("migrate: true", "migrate: \"${HIDDEN}\"");
     let report = with(&text, &[("HIDDEN", "true")], &Flags::default()).unwrap_err();

@@ -16,9 +16,9 @@ fn mistake_in_a_scope_of_remember_does_not_hide_that_it_covers_no_calls() {
     assert_eq!(
         found.err().unwrap_or_default(),
         [
-            "5:40: policy[0].remember: exactly one of `same: true` and `when`",
-            "5:58: policy[0].remember.for[0]: expected one of `task`, `owner`",
-            "6:52: policy[1].remember.same: expected true or false, found a number",
+            "5:40: policy[0].remember: rule `x`: exactly one of `same: true` and `when`",
+            "5:58: policy[0].remember.for[0]: rule `x`: expected one of `task`, `owner`",
+            "6:52: policy[1].remember.same: rule `y`: expected true or false, found a number",
         ]
     );
 }
@@ -29,9 +29,9 @@ fn mistakes_about_remember_as_a_whole_are_reported_beside_each_other_and_those_b
     let found = read(&format!("{BASE}{TOOL}policy:\n- {rule}\n"));
     let found = found.err().unwrap_or_default();
     for expected in [
-        "policy[0].remember: an approval of several people cannot be remembered: `required` is 1",
-        "policy[0].remember: exactly one of `same: true` and `when`",
-        "policy[0].remember.for[0]: expected one of `task`, `owner`",
+        "policy[0].remember: rule `x`: an approval of several people cannot be remembered: `required` is 1",
+        "policy[0].remember: rule `x`: exactly one of `same: true` and `when`",
+        "policy[0].remember.for[0]: rule `x`: expected one of `task`, `owner`",
     ] {
         let mut lines = found.iter();
         assert!(lines.any(|line| line.ends_with(expected)), "{found:#?}");
@@ -81,8 +81,8 @@ policy: [5, { name: r, tools: [8, none], decide: hold }]
             "11:26: server.cors_origins[0]: the variable `GONE` is not set",
             "11:37: server.cors_origins[1]: expected an origin such as `https://app.acme.com`: scheme, host and port, nothing after it",
             "12:10: policy[0]: expected a map, found a number",
-            "12:32: policy[1].tools[0]: expected text, found a number",
-            "12:35: policy[1].tools[1]: `none` names no tool",
+            "12:32: policy[1].tools[0]: rule `r`: expected text, found a number",
+            "12:35: policy[1].tools[1]: rule `r`: `none` names no tool",
         ]
     );
 }

@@ -20,19 +20,19 @@ fn person_that_is_written_wrong_is_refused_with_its_place() {
         ("{ email: a@b.c }", "[0]: `user` is missing"),
         (
             "{ user: 'a b' }",
-            "[0].user: a user is 1 to 128 visible characters without blanks",
+            "[0].user: user `a b`: a user is 1 to 128 visible characters without blanks",
         ),
         (
             "{ user: zoe, groups: ['x,y'] }",
-            "[0].groups[0]: a group is 1 to 128 visible characters without commas",
+            "[0].groups[0]: user `zoe`: a group is 1 to 128 visible characters without commas",
         ),
         (
             "{ user: zoe, tenant: acme }",
-            "[0].tenant: no key has the tenant `acme`",
+            "[0].tenant: user `zoe`: no key has the tenant `acme`",
         ),
         (
             "{ user: zoe, language: de }",
-            "[0].language: expected one of `en`, `zh`",
+            "[0].language: user `zoe`: expected one of `en`, `zh`",
         ),
         (
             "{ user: zoe }, { user: ZOE }",
@@ -40,7 +40,7 @@ fn person_that_is_written_wrong_is_refused_with_its_place() {
         ),
         (
             "{ user: zoe, email: z@b.c }, { user: max, email: Z@B.C }",
-            "[1].email: another person of the tenant has this address, too: each person has a mailbox of their own",
+            "[1].email: user `max`: another person of the tenant has this address, too: each person has a mailbox of their own",
         ),
         (
             "{ user: Bob, groups: [g, h] }",
@@ -48,7 +48,7 @@ fn person_that_is_written_wrong_is_refused_with_its_place() {
         ),
         (
             "{ user: zoe, mail: z@b.c }",
-            "[0].mail: unknown key `mail`; known are `user`, `tenant`, `groups`, `email`, `language`",
+            "[0].mail: user `zoe`: unknown key `mail`; known are `user`, `tenant`, `groups`, `email`, `language`",
         ),
     ] {
         let lines = format!("{KEYS}people: [ {people} ] }}");
@@ -70,7 +70,8 @@ fn invalid_mail_address_is_refused_and_never_quoted() {
         "zoe b@b.c",
     ] {
         let lines = format!("{KEYS}people: [ {{ user: zoe, email: \"{wrong}\" }} ] }}");
-        let expected = "auth.people[0].email: expected an address such as `bob@acme.com`";
+        let expected =
+            "auth.people[0].email: user `zoe`: expected an address such as `bob@acme.com`";
         assert_eq!(found(&lines), [expected], "{wrong}");
     }
 }
@@ -78,7 +79,7 @@ fn invalid_mail_address_is_refused_and_never_quoted() {
 #[test]
 fn person_without_a_tenant_is_of_the_only_one_and_refused_among_several() {
     let several = KEYS.replace("eve,", "eve, tenant: acme,");
-    let missing = "auth.people[0]: `tenant` is missing: there are several, and a person is of one";
+    let missing = "auth.people[0]: user `zoe`: `tenant` is missing: there are several, and a person is of one";
     assert_eq!(
         found(&format!("{several}people: [ {{ user: zoe }} ] }}")),
         [missing]

@@ -260,7 +260,7 @@ fn entry_whose_groups_or_users_may_decide_under_no_rule_is_warned_about() {
     let unreadable = auth.replace("groups: [g] } }", "groups: g } }");
     let found = found(&unreadable, &format!("{{ name: a, {HOOK}, groups: [h] }}"));
     assert!(
-        found.len() == 1 && found[0].contains("approvers.groups: expected a list"),
+        found.len() == 1 && found[0].contains("approvers.groups: rule `r`: expected a list"),
         "{found:?}"
     );
 }

@@ -159,15 +159,11 @@ impl GateProposal<'_> {
         if let Some((row, caution)) = equal.recent_rejection(gate.no_lasts).await? {
             // If the client of the rejected call left before it got the rejection, the proposal
             // continues the rejected call, and so gets the rejection.
-            let is_undelivered = equal.is_attachable(row)
-                && matches!(
-                    equal.relation(row, gate.use_within).await?,
-                    Relation::Continues
-                );
-            return Ok(if is_undelivered {
-                EarlierCalls::Continues(row.task_id)
-            } else {
-                EarlierCalls::Requires(caution)
+            return Ok(match equal.relation(row, gate.use_within).await? {
+                Relation::Continues => EarlierCalls::Continues(row.task_id),
+                Relation::Nothing | Relation::Delivered | Relation::Holds(_) => {
+                    EarlierCalls::Requires(caution)
+                }
             });
         }
         if only_rejections {
@@ -213,23 +209,23 @@ impl<'r> EqualCalls<'r> {
     /// and there is a reason to hold it, the result has a [`Caution::Hold`]. If there is no such
     /// reason, but the agent got the result of an equal call, the result has a [`Caution::Notice`].
     async fn compare(&mut self, tool: &str, use_within: Duration) -> Result<EarlierCalls, Refusal> {
-        let mut may_continue = self.rows.clone();
-        may_continue.retain(|row| self.is_attachable(row));
+        let mut rows = self.rows.clone();
+        rows.retain(|_| self.attaches);
         // The proposal continues the first call, in this order, whose `relation` permits it. Ended
         // calls come first, because their results may be undelivered. Approved and started calls
         // (their tasks run) come next, and then calls of unknown outcome. All other calls that wait
         // for people come last: such a call may be held only because of a call that comes earlier
         // in this order.
-        may_continue.sort_by_key(|row| match row.status {
+        rows.sort_by_key(|row| match row.status {
             TaskStatus::Completed | TaskStatus::Canceled | TaskStatus::Failed => 0,
             TaskStatus::Running => 1,
             TaskStatus::Paused if row.outcome_unknown => 2,
             TaskStatus::Paused => 3,
         });
         let (mut delivered, mut hold) = (None, None);
-        for row in &may_continue {
+        for row in rows {
             match self.relation(row, use_within).await? {
-                Relation::Continues if self.is_overruled(row, &may_continue).await? => {}
+                Relation::Continues if self.is_overruled(row).await? => {}
                 Relation::Continues => return Ok(EarlierCalls::Continues(row.task_id)),
                 Relation::Delivered => delivered = delivered.or(Some(row)),
                 Relation::Holds(reason) => hold = hold.or(Some(reason)),
@@ -331,13 +327,9 @@ impl<'r> EqualCalls<'r> {
     /// is so if a person gave the approval after the rejection, and the approved call has not ended
     /// yet. The proposal must then continue the approved call, because a client that gets the older
     /// rejection would not ask again.
-    async fn is_overruled(
-        &mut self,
-        row: &EqualCall,
-        equal: &[&EqualCall],
-    ) -> Result<bool, Refusal> {
-        let mut open = equal.to_vec();
-        open.retain(|other| other.is_decided && !other.status.is_terminal());
+    async fn is_overruled(&mut self, row: &EqualCall) -> Result<bool, Refusal> {
+        let mut open = self.rows.clone();
+        open.retain(|it| self.is_attachable(it) && it.is_decided && !it.status.is_terminal());
         if !(row.is_decided && row.status.is_terminal()) || open.is_empty() {
             return Ok(false);
         }
@@ -356,6 +348,7 @@ impl<'r> EqualCalls<'r> {
         Ok(false)
     }
 
+    /// Returns [`Relation::Continues`] only for a call for which [`Self::is_attachable`] is true.
     async fn relation(
         &mut self,
         row: &EqualCall,
@@ -365,24 +358,37 @@ impl<'r> EqualCalls<'r> {
         let is_delivered = until == ASKER_UNTIL_DELIVERED;
         let is_awaited_here = self.engine.awaited_calls.contains(row.task_id);
         let is_present = until > row.now || is_awaited_here;
+        let is_attachable = self.is_attachable(row);
+        let unawaited = if is_attachable {
+            Relation::Continues
+        } else {
+            Relation::Nothing
+        };
         if row.status.is_terminal() {
             return Ok(if is_delivered || is_present {
                 Relation::Delivered
             } else if row.updated_at + use_within > row.now {
-                Relation::Continues
+                unawaited
             } else {
                 Relation::Nothing
             });
         }
-        if !is_present {
-            return Ok(Relation::Continues);
+        if !is_present && (is_attachable || row.status == TaskStatus::Paused) {
+            return Ok(unawaited);
         }
         let session = self.session(row.task_id).await?;
-        if !is_awaited_here && session.is_some_and(awaits_next_ask) {
-            return Ok(Relation::Continues);
-        }
         let state = session.and_then(|session| session.own.progress.calls.first());
         let phase = state.map(|state| &state.phase);
+        let may_run = phase.is_none_or(|phase| matches!(phase, Phase::Started(_)));
+        let is_unawaited = if may_run && !is_attachable {
+            // The proposal cannot continue this call, and must not run a `once` call beside it.
+            state.is_some_and(|state| state.effect.is_repeatable())
+        } else {
+            !is_present || (!is_awaited_here && session.is_some_and(awaits_next_ask))
+        };
+        if is_unawaited {
+            return Ok(unawaited);
+        }
         Ok(Relation::Holds(reason_to_hold_beside(phase)))
     }
 }
@@ -396,8 +402,8 @@ enum Relation {
     Holds(&'static str),
 }
 
-/// Returns the reason to hold a proposed call while the asker of an equal call waits or has a
-/// permit. `phase` is the phase of the equal call; `None` if its journal is gone.
+/// Returns the reason to hold a proposed call beside an equal call that has an asker or may run.
+/// `phase` is the phase of the equal call; `None` if its journal is gone.
 fn reason_to_hold_beside(phase: Option<&Phase>) -> &'static str {
     match phase {
         Some(

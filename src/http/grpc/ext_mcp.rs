@@ -91,8 +91,16 @@ pub(super) async fn check_request(
             error_result(PERMISSION_DENIED, "Only tools/call passes this gate.", None).into()
         });
     }
-    let call = match read_call(&checked) {
-        Ok(call) => call,
+    let Some(service) = read_service(&checked.services) else {
+        let why = "A call has one upstream, whose name has no `__` and no `_` at its end.";
+        return Ok(error_result(PERMISSION_DENIED, why, None).into());
+    };
+    let call = match read_tool_call(&checked.body) {
+        // The tool's name at the gate.
+        Ok(call) => ToolCallParams {
+            name: format!("{service}__{}", call.name),
+            ..call
+        },
         Err(RefusalReason(why)) => return Ok(error_result(INVALID, &why, None).into()),
     };
     if gateway
@@ -124,25 +132,14 @@ pub(super) async fn check_request(
     })
 }
 
-/// Returns the call in a request, with the tool's name at the gate: `<service>__<tool>`.
-fn read_call(checked: &CheckedMcpMessage) -> Result<ToolCallParams, RefusalReason> {
-    let service = match checked.services.as_slice() {
-        // A service's name with `__`, or with `_` at its end, is refused, because two tools could
-        // then have one name at the gate: the tool `b` of the service `a_`, and the tool `_b` of
-        // the service `a`, would both be `a___b`.
-        [service] if !service.is_empty() && !service.contains("__") && !service.ends_with('_') => {
-            service
-        }
-        _ => {
-            let why = "A call has one upstream, whose name has no `__` and no `_` at its end.";
-            return Err(RefusalReason(why.to_owned()));
-        }
-    };
-    let call = read_tool_call(&checked.body)?;
-    Ok(ToolCallParams {
-        name: format!("{service}__{}", call.name),
-        ..call
-    })
+/// Returns the name of a call's upstream; `None` if the call does not have exactly one upstream, or
+/// if the upstream's name is empty, has `__`, or has `_` at its end. With such names, two tools
+/// could have one name at the gate: the tool `b` of the service `a_`, and the tool `_b` of the
+/// service `a`, would both be `a___b`.
+fn read_service(services: &[String]) -> Option<&str> {
+    let [service] = services else { return None };
+    let is_ambiguous = service.is_empty() || service.contains("__") || service.ends_with('_');
+    (!is_ambiguous).then_some(service.as_str())
 }
 
 /// Builds the `McpRequestResult` that lets a call pass, with the edited parameters `mutated`, if

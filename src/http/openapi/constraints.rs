@@ -74,7 +74,7 @@ fn parameter_constraints() -> Value {
         },
         "stream_task_events": { "after": "the number of an existing event" },
         "post_mcp_message": {
-            "MCP-Protocol-Version": "a revision that the gate speaks, and the revision in `_meta` if it is there too",
+            "MCP-Protocol-Version": "a revision that the gate speaks; a request of the revision 2026-07-28 names it in `_meta` too (`io.modelcontextprotocol/protocolVersion`), beside `io.modelcontextprotocol/clientCapabilities` (an object); where both name a revision, it is the same",
             "Mcp-Method": "in the revision 2026-07-28: the `method` of the body",
             "Mcp-Name": "in the revision 2026-07-28: the `name` of the called tool in the body",
         },

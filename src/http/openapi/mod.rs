@@ -61,7 +61,7 @@ const ERROR_PAGE_DESCRIPTION: &str = "Outside `/v1` and `/mcp`, a problem is a p
         (name = "requests", description = "Questions to humans, and their answers"),
         (name = "gate", description = "Calls of agents that run elsewhere and ask here before they act"),
         (name = "grants", description = "Standing decisions: approvals that also let later calls through"),
-        (name = "deliveries", description = "Messages about tasks and requests, for admins"),
+        (name = "deliveries", description = "Messages about tasks and requests, for admins and services without accounts"),
         (name = "agents", description = "The agents that a caller may use"),
         (name = "pages", description = "The pages of a person's inbox and tasks"),
         (name = "sign-in", description = "Sessions of browsers, started with a key"),

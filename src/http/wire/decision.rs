@@ -162,6 +162,11 @@ impl WireDecision {
         let mut decision = Self::of_answer(*at, answer);
         decision.action = call_answer.action.into();
         decision.reason = call_answer.reason.clone().or(decision.reason);
+        let result = call_answer.result_text.as_deref().map(RawJson::value);
+        decision.result = result.or(decision.result);
+        // `then` is the effect of the rejections in the answer.
+        let is_rejected = call_answer.action == Action::Reject;
+        decision.then = decision.then.filter(|_| is_rejected);
         // The answer may have given standing decisions for several calls. The decision of one call
         // has only the standing decision for this call.
         let grant = call_answer.remember.as_deref();
@@ -315,5 +320,36 @@ mod tests {
         for grants in [[Some(3), None], [Some(3), Some(4)], [None, None]] {
             assert_eq!(uses_shown(grants), grants);
         }
+    }
+
+    /// The result and the effect of a rejection stand in the answers to the calls or in the whole
+    /// answer, depending on the way of answering.
+    #[test]
+    fn decision_of_a_call_shows_the_result_and_the_effect_of_this_call_alone() {
+        let asked = sample::several(2).spec;
+        let [first, second] =
+            [0, 1].map(|index: usize| asked.pending_tool_calls[index].tool_call_id);
+        let (at, mut answer) =
+            sample::answer("bob", Action::Reject, &[first, second], true).unwrap();
+        answer.then = Some(decision::Then::Continue);
+        let answer_to_first = answer.decisions.get_mut(&first).unwrap();
+        answer_to_first.action = Action::Respond;
+        answer_to_first.result_text = Some("\"by hand\"".to_owned());
+        let answers = [(at, answer)];
+        let state = RequestState {
+            spec: &asked,
+            answers: &answers,
+            status: RequestStatus::Resumed,
+            expired: false,
+            history_uncertain: false,
+        };
+        let shown = [first, second].map(|call| {
+            let decision = WireDecision::of_call(&state, call);
+            let decision = serde_json::to_value(decision).unwrap();
+            (decision["result"].clone(), decision["then"].clone())
+        });
+        let (result, then) = (json!("by hand"), json!("continue"));
+        let null = Value::Null;
+        assert_eq!(shown, [(result, null.clone()), (null, then)]);
     }
 }

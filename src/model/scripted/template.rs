@@ -1,6 +1,7 @@
 //! Reads and fills templates: texts with `${captures}` in them, and JSON that is made of such
-//! texts. If a template names a capture that no `matches` of the script can set, reading the script
-//! reports a mistake. `$${` is a literal `${`.
+//! texts. If a template outside of a call's arguments names a capture that no `matches` of the
+//! script can set, reading the script reports a mistake. In arguments, such a `${name}` stays as
+//! written, because it may be a variable of a shell command. `$${` is a literal `${`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,6 +24,14 @@ enum Segment {
 impl ScriptTemplate {
     /// Reads a text that may use the `known` captures. The error is a text for people.
     pub(super) fn read(text: &str, known: &BTreeSet<String>) -> Result<Self, String> {
+        let (template, mistake) = Self::parse(text, known);
+        mistake.map_or(Ok(template), Err)
+    }
+
+    /// Reads a text in which a `${` that begins none of the `known` captures stays as written. Also
+    /// returns the first such `${` as a mistake, in a text for people.
+    fn parse(text: &str, known: &BTreeSet<String>) -> (Self, Option<String>) {
+        let mut mistake = None;
         let mut segments = Vec::new();
         let mut literal = String::new();
         let mut rest = text;
@@ -33,14 +42,17 @@ impl ScriptTemplate {
                 literal.push('{');
                 continue;
             }
-            let Some((name, after)) = rest.split_once('}') else {
-                return Err("a `${` has no `}`; a literal one is written `$${`".to_owned());
+            let named = rest.split_once('}');
+            let Some((name, after)) = named.filter(|(name, _)| known.contains(*name)) else {
+                mistake.get_or_insert_with(|| match named {
+                    Some((name, _)) => {
+                        format!("no rule captures `{name}`; a literal `${{` is written `$${{`")
+                    }
+                    None => "a `${` has no `}`; a literal one is written `$${`".to_owned(),
+                });
+                literal.push_str("${");
+                continue;
             };
-            if !known.contains(name) {
-                return Err(format!(
-                    "no rule captures `{name}`; a literal `${{` is written `$${{`"
-                ));
-            }
             if !literal.is_empty() {
                 segments.push(Segment::Text(std::mem::take(&mut literal)));
             }
@@ -51,7 +63,7 @@ impl ScriptTemplate {
         if !literal.is_empty() {
             segments.push(Segment::Text(literal));
         }
-        Ok(Self(segments))
+        (Self(segments), mistake)
     }
 
     pub(super) fn text(&self, captures: &Captures) -> String {
@@ -62,13 +74,14 @@ impl ScriptTemplate {
         segments.collect()
     }
 
-    /// Returns the text as JSON. If the template is a single capture, and the captured text is a
-    /// JSON number, the result is that number with the same digits. Any other text becomes a
-    /// string.
-    fn json(&self, captures: &Captures) -> String {
+    /// Returns the text as JSON. If the template is a single capture, the captured text is a JSON
+    /// number, and `schema` does not ask for a string, the result is that number with the same
+    /// digits. Any other text becomes a string.
+    fn json(&self, captures: &Captures, schema: Option<&Value>) -> String {
         let text = self.text(captures);
         let is_capture = matches!(self.0.as_slice(), [Segment::Capture(_)]);
-        if is_capture && is_number(&text) {
+        let is_string = schema.and_then(|schema| schema.get("type")?.as_str()) == Some("string");
+        if is_capture && !is_string && is_number(&text) {
             text
         } else {
             Value::String(text).to_string()
@@ -101,25 +114,22 @@ pub(super) enum Json {
 impl Arguments {
     /// Reads the member `arguments`. A missing member means an empty object. A string is a template
     /// for the whole text of the arguments.
-    pub(super) fn read(
-        value: Option<&OrderedValue>,
-        known: &BTreeSet<String>,
-    ) -> Result<Self, String> {
+    pub(super) fn read(value: Option<&OrderedValue>, known: &BTreeSet<String>) -> Self {
         match value {
-            None | Some(OrderedValue::Scalar(Value::Null)) => {
-                Ok(Self::Json(Json::Object(Vec::new())))
-            }
-            Some(OrderedValue::Text(text)) => ScriptTemplate::read(text, known).map(Self::Text),
-            Some(value) => Json::read(value, known).map(Self::Json),
+            None | Some(OrderedValue::Scalar(Value::Null)) => Self::Json(Json::Object(Vec::new())),
+            Some(OrderedValue::Text(text)) => Self::Text(ScriptTemplate::parse(text, known).0),
+            Some(value) => Self::Json(Json::read(value, known)),
         }
     }
 
-    pub(super) fn text(&self, captures: &Captures) -> String {
+    /// Returns the text of the arguments. `schema` is the JSON Schema of the tool's parameters, if
+    /// the tool is known.
+    pub(super) fn text(&self, captures: &Captures, schema: Option<&Value>) -> String {
         match self {
             Self::Text(template) => template.text(captures),
             Self::Json(json) => {
                 let mut text = String::new();
-                json.write(captures, &mut text);
+                json.write(captures, schema, &mut text);
                 text
             }
         }
@@ -127,32 +137,34 @@ impl Arguments {
 }
 
 impl Json {
-    fn read(value: &OrderedValue, known: &BTreeSet<String>) -> Result<Self, String> {
-        Ok(match value {
-            OrderedValue::Text(text) => Self::String(ScriptTemplate::read(text, known)?),
+    fn read(value: &OrderedValue, known: &BTreeSet<String>) -> Self {
+        match value {
+            OrderedValue::Text(text) => Self::String(ScriptTemplate::parse(text, known).0),
             OrderedValue::List(items) => {
-                let items = items.iter().map(|item| Self::read(item, known));
-                Self::Array(items.collect::<Result<_, _>>()?)
+                Self::Array(items.iter().map(|item| Self::read(item, known)).collect())
             }
             OrderedValue::Object(members) => {
-                let members = members
-                    .iter()
-                    .map(|(name, value)| Ok((name.clone(), Self::read(value, known)?)));
-                Self::Object(members.collect::<Result<_, String>>()?)
+                let members = members.iter();
+                Self::Object(
+                    members
+                        .map(|(name, value)| (name.clone(), Self::read(value, known)))
+                        .collect(),
+                )
             }
             OrderedValue::Scalar(value) => Self::Other(value.clone()),
-        })
+        }
     }
 
-    fn write(&self, captures: &Captures, out: &mut String) {
+    fn write(&self, captures: &Captures, schema: Option<&Value>, out: &mut String) {
         match self {
-            Self::String(template) => out.push_str(&template.json(captures)),
+            Self::String(template) => out.push_str(&template.json(captures, schema)),
             Self::Other(value) => out.push_str(&value.to_string()),
             Self::Array(items) => {
                 out.push('[');
+                let schema = schema.and_then(|schema| schema.get("items"));
                 for (at, item) in items.iter().enumerate() {
                     out.push_str(if at == 0 { "" } else { "," });
-                    item.write(captures, out);
+                    item.write(captures, schema, out);
                 }
                 out.push(']');
             }
@@ -162,7 +174,8 @@ impl Json {
                     out.push_str(if at == 0 { "" } else { "," });
                     out.push_str(&Value::from(name.as_str()).to_string());
                     out.push(':');
-                    value.write(captures, out);
+                    let schema = schema.and_then(|schema| schema.get("properties")?.get(name));
+                    value.write(captures, schema, out);
                 }
                 out.push('}');
             }
@@ -178,7 +191,7 @@ mod tests {
 
     fn read(value: &Value, known: &BTreeSet<String>) -> Arguments {
         let value = serde_json::from_value(value.clone()).unwrap();
-        Arguments::read(Some(&value), known).unwrap()
+        Arguments::read(Some(&value), known)
     }
 
     fn captures() -> (Captures, BTreeSet<String>) {
@@ -225,22 +238,42 @@ mod tests {
     }
 
     #[test]
-    fn numeric_capture_is_a_number_only_where_it_stands_alone() {
+    fn numeric_capture_is_a_number_only_where_it_stands_alone_and_no_string_is_declared() {
         let (captures, known) = captures();
         let value = json!({"a": "${n}", "b": "${zip}", "c": "x${n}", "d": ["${word}", true, "${minus}"], "e": "${dot}"});
-        let text = read(&value, &known).text(&captures);
+        let arguments = read(&value, &known);
         assert_eq!(
-            text,
+            arguments.text(&captures, None),
             r#"{"a":20.50,"b":"007","c":"x20.50","d":["a \"b\"",true,-3],"e":"5."}"#
+        );
+        let schema =
+            json!({"properties": {"a": {"type": "string"}, "d": {"items": {"type": "string"}}}});
+        assert_eq!(
+            arguments.text(&captures, Some(&schema)),
+            r#"{"a":"20.50","b":"007","c":"x20.50","d":["a \"b\"",true,"-3"],"e":"5."}"#
+        );
+    }
+
+    #[test]
+    fn variable_of_a_command_stays_as_written_in_arguments() {
+        let (captures, known) = captures();
+        let command = "echo ${SECRET} ${A:-${minus}} $${n} ${";
+        let filled = "echo ${SECRET} ${A:--3} ${n} ${";
+        assert_eq!(read(&json!(command), &known).text(&captures, None), filled);
+        let arguments = read(&json!({"command": [command]}), &known);
+        assert_eq!(
+            arguments.text(&captures, None),
+            json!({"command": [filled]}).to_string()
         );
     }
 
     #[test]
     fn arguments_may_be_missing_or_any_text() {
         let (captures, known) = captures();
-        assert_eq!(Arguments::read(None, &known).unwrap().text(&captures), "{}");
-        assert_eq!(read(&Value::Null, &known).text(&captures), "{}");
-        let odd = json!("{\"a\":${n},\"a\":1");
-        assert_eq!(read(&odd, &known).text(&captures), "{\"a\":20.50,\"a\":1");
+        let missing = Arguments::read(None, &known);
+        assert_eq!(missing.text(&captures, None), "{}");
+        assert_eq!(read(&Value::Null, &known).text(&captures, None), "{}");
+        let odd = read(&json!("{\"a\":${n},\"a\":1"), &known);
+        assert_eq!(odd.text(&captures, None), "{\"a\":20.50,\"a\":1");
     }
 }

@@ -38,7 +38,7 @@ pub struct Settings {
     /// The effect of repeating a call.
     pub effect: Effect,
     /// The line that an approver reads, such as `Refund {amount} for order {order}`. An argument is
-    /// filled in as text of at most 80 characters.
+    /// filled in as text of at most 80 characters; a longer one is cut there and ends with `…`.
     pub summary: Option<String>,
     /// The JSON Schema (2020-12) of the arguments. Default: no arguments; for a shell tool, the
     /// argument `command`; for a tool of an MCP server, the reviewed schema in the lock file.

@@ -146,7 +146,7 @@ fn arguments_that_do_not_fit_are_refused_before_a_request_is_opened() {
         (RequestKind::Guidance, json!({"question": 7})),
         (
             RequestKind::Guidance,
-            json!({"question": "?", "options": "a"}),
+            json!({"question": "?", "options": 1}),
         ),
         (
             RequestKind::Guidance,
@@ -167,7 +167,7 @@ fn arguments_that_do_not_fit_are_refused_before_a_request_is_opened() {
         (RequestKind::Confirmation, json!({"reason": "x"})),
         (
             RequestKind::Confirmation,
-            json!({"action": "x", "risks": "y"}),
+            json!({"action": "x", "risks": {"a": "y"}}),
         ),
         (
             RequestKind::Confirmation,
@@ -212,9 +212,9 @@ fn words_of_a_call_become_question_and_details() {
         ),
         (
             RequestKind::Guidance,
-            json!({"question": "Which?", "attempted_approaches": "a"}),
+            json!({"question": "Which?", "attempted_approaches": "a", "options": "x"}),
             "Which?",
-            Some(json!({"attempted_approaches": ["a"]})),
+            Some(json!({"attempted_approaches": ["a"], "options": ["x"]})),
             &answer,
         ),
         (
@@ -229,6 +229,13 @@ fn words_of_a_call_become_question_and_details() {
             json!({"action": "Close it", "reason": "r", "risks": ["x"], "alternatives": []}),
             "Close it",
             Some(json!({"reason": "r", "risks": ["x"], "alternatives": []})),
+            &confirmed,
+        ),
+        (
+            RequestKind::Confirmation,
+            json!({"action": "Close it", "risks": "x", "alternatives": "y"}),
+            "Close it",
+            Some(json!({"risks": ["x"], "alternatives": ["y"]})),
             &confirmed,
         ),
     ] {

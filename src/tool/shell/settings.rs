@@ -17,7 +17,7 @@ use crate::world::Mistakes;
 
 const MAX_TIMEOUT: Duration = Duration::from_mins(10);
 /// The number of bytes reserved for the labels and notes around the output.
-const NOTES_BYTES: usize = 256;
+pub(super) const NOTES_BYTES: usize = 256;
 
 /// A tool that runs a command on this host with `/bin/sh -c`. Its one argument is `command`.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
@@ -33,7 +33,8 @@ pub struct Settings {
     /// The whole environment of a command: a list of variables that the service passes on, or a map
     /// of names and values. Default: no variable.
     pub env: Env,
-    /// How much of a command's output is kept; less than `1MiB`.
+    /// How much of a command's output is kept; at most `1MiB`, with the labels and notes of the
+    /// result.
     #[serde(with = "size_text")]
     #[schemars(with = "size_text::Text")]
     pub max_output: usize,
@@ -145,8 +146,8 @@ impl Settings {
         if self.timeout.is_zero() || self.timeout > MAX_TIMEOUT {
             mistakes.add(&["timeout"], "must be more than 0 and at most 10m");
         }
-        if self.max_output == 0 || self.max_output > output::MAX_RESULT_BYTES - NOTES_BYTES {
-            mistakes.add(&["max_output"], "must be more than 0 and less than 1MiB");
+        if self.max_output == 0 || self.max_output > output::MAX_RESULT_BYTES {
+            mistakes.add(&["max_output"], "must be more than 0 and at most 1MiB");
         }
         self.env.check(&mut mistakes);
         mistakes

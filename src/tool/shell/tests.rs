@@ -331,6 +331,18 @@ async fn output_is_cut_and_says_so() {
 }
 
 #[tokio::test]
+async fn result_with_the_largest_output_is_no_longer_than_a_result_may_be() {
+    let limit = output::MAX_RESULT_BYTES;
+    let tool = tool(Path::new("/"), Duration::from_secs(20), limit);
+    let command = format!("head -c {limit} /dev/zero | tr '\\0' y");
+    let ToolAnswer::Succeeded { content, .. } = tool.call(&invocation(&command)).await else {
+        panic!()
+    };
+    assert!(content.len() <= limit, "{}", content.len());
+    assert!(content.ends_with(" bytes of output]"));
+}
+
+#[tokio::test]
 async fn command_that_could_not_be_started_is_a_failure() {
     let missing = tool(Path::new("/nowhere/at/all"), Duration::from_secs(20), 1000);
     let answer = missing.call(&invocation("echo never")).await;
@@ -411,6 +423,11 @@ async fn command_cannot_read_the_memory_of_its_guard_even_as_root() {
 fn invalid_settings_are_mistakes() {
     let good = tool(Path::new("/"), Duration::from_secs(1), 1000).settings;
     assert_eq!(good.mistakes().found, []);
+    let largest = Settings {
+        max_output: output::MAX_RESULT_BYTES,
+        ..good.clone()
+    };
+    assert_eq!(largest.mistakes().found, []);
     for wrong in [
         Settings {
             working_dir: String::new(),
@@ -429,7 +446,7 @@ fn invalid_settings_are_mistakes() {
             ..good.clone()
         },
         Settings {
-            max_output: 1024 * 1024,
+            max_output: output::MAX_RESULT_BYTES + 1,
             ..good.clone()
         },
         Settings {

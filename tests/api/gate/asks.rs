@@ -199,6 +199,9 @@ async fn proposals_that_do_not_fit_are_refused_and_stored_nowhere(on: On) {
             .about(&body)
             .assert_text(422, "/errors/0/pointer", place);
     }
+    let empty = ask(&app, &json!({}), 0).await;
+    empty.assert_text(422, "/errors/0/pointer", "/tool");
+    empty.assert_text(422, "/errors/1/pointer", "");
     let bad = app.actor(AGENT).header("holdpoint-runner", "a b");
     assert_eq!(ask_as(bad, &refund(5), 0).await.status, 400);
     let count = app.owner().get("/v1/tasks?agent=refunds").await;

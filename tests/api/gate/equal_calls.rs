@@ -247,6 +247,45 @@ async fn new_key_with_attach_continues_an_equal_call_and_names_it_from_then_on(o
 }
 
 #[apply(on_both)]
+async fn ask_that_may_attach_is_held_while_the_permit_of_a_call_with_a_key_is_out(on: On) {
+    let app = gate(on, "").await;
+    for (session, attaching_key) in [("s1", None), ("s2", Some("k2"))] {
+        let mut call = bash("ls");
+        call["session_id"] = json!(session);
+        let first = ask_by_key(&app, &format!("{session}-1"), &call, 5).await;
+        assert!(first.body["permit"].is_object(), "{}", first.text);
+        let held = if let Some(key) = attaching_key {
+            let mut attaching = call.clone();
+            attaching["attach"] = json!(true);
+            ask_by_key(&app, key, &attaching, 0).await
+        } else {
+            ask(&app, &call, 0).await
+        };
+        assert_call(&held, 202, "pending", "pending", Value::Null);
+        assert_ne!(held.str("/task_id"), first.str("/task_id"));
+        assert_eq!(held.str("/reason"), "The same call is being run.");
+        let second = ask_by_key(&app, &format!("{session}-2"), &call, 5).await;
+        assert!(second.body["permit"].is_object(), "{}", second.text);
+    }
+    app.stop().await;
+}
+
+#[apply(on_both)]
+async fn held_call_says_when_an_equal_call_with_a_key_ran(on: On) {
+    let app = gate(on, "").await;
+    let held = ask_by_key(&app, "k1", &refund(120), 0).await;
+    decide(&app, &held, "approve").await;
+    let call = ask_by_key(&app, "k1", &refund(120), 10).await;
+    assert_call(&call, 200, "allow", "settled", "succeeded");
+    until_asker(&app, &call, |until| until == ASKER_UNTIL_DELIVERED).await;
+    let next = ask(&app, &refund(120), 0).await;
+    assert_call(&next, 202, "pending", "pending", Value::Null);
+    let reason = next.str("/reason");
+    assert!(reason.contains("The same call ran at"), "{}", next.text);
+    app.stop().await;
+}
+
+#[apply(on_both)]
 async fn sixty_four_equal_asks_attach_one(on: On) {
     let app = gate(on, "max_open: 1000").await;
     let first = ask(&app, &refund(120), 0).await;

@@ -278,18 +278,28 @@ async fn upstreams_whose_names_are_ambiguous_are_refused() {
     let cases: [&[&str]; 5] = [&["a__b"], &["a_"], &[""], &[], &["a", "b"]];
     for services in cases {
         let call = message(services, "tools/call", params, "alice");
-        let refused = grpc.call(REQUEST, EDGE, &call).await;
-        let code = at(&refused.message, &[3, 1]);
-        assert_eq!(code, Some(b"3".to_vec()), "INVALID: {services:?}");
+        let message = grpc.call(REQUEST, EDGE, &call).await.message;
+        let refused = CheckAnswer { message };
+        assert_eq!(
+            refused.text(&[3, 1]),
+            "1",
+            "PERMISSION_DENIED: {services:?}"
+        );
+        let reason = refused.reason();
+        assert!(reason.starts_with("A call has one upstream"), "{reason}");
     }
     for params in [r#"{"name":"a","name":"b"}"#, "[]", "", r#"{"Name":"a"}"#] {
         let call = message(&["up"], "tools/call", params, "alice");
         let refused = grpc.call(REQUEST, EDGE, &call).await;
-        assert_eq!(at(&refused.message, &[3, 1]).unwrap(), b"3", "{params}");
+        assert_eq!(
+            at(&refused.message, &[3, 1]).unwrap(),
+            b"3",
+            "INVALID: {params}"
+        );
     }
     let call = message(&["a_b"], "tools/call", params, "alice");
-    let judged = grpc.call(REQUEST, EDGE, &call).await;
-    assert_eq!(at(&judged.message, &[3, 1]).unwrap(), b"1", "held");
+    let message = grpc.call(REQUEST, EDGE, &call).await.message;
+    assert_eq!(CheckAnswer { message }.members()["state"], "pending");
     app.stop().await;
 }
 

@@ -23,8 +23,8 @@ async fn wrong_account_is_told_who_it_is_and_comes_back_as_another(on: On) {
             .accept_html();
         let refused = carol.get(&path).await;
         assert!([403, 404].contains(&refused.status), "{}", refused.text);
-        let next = path.replace('/', "%2F");
-        let link = format!("<a href=\"/sign-in?next={next}\">Sign in as another user</a>");
+        let sign_in = format!("/sign-in?next={path}");
+        let link = format!("<a href=\"{sign_in}\">Sign in as another user</a>");
         refused.assert_has("carol");
         refused.assert_has(&link);
         for of_it in [
@@ -38,7 +38,7 @@ async fn wrong_account_is_told_who_it_is_and_comes_back_as_another(on: On) {
             let (said, _) = said.split_once("<p class=\"soft\">").unwrap();
             assert!(!said.contains(of_it), "{of_it}: {said}");
         }
-        let other = carol.get(&format!("/sign-in?next={next}")).await;
+        let other = carol.get(&sign_in).await;
         other.assert_has("carol");
         other.assert_has("name=\"key\"");
         other.assert_has(&format!("name=\"next\" value=\"{path}\""));
@@ -71,7 +71,7 @@ async fn wrong_account_is_told_who_it_is_and_comes_back_as_another(on: On) {
         .await;
     assert_eq!(reader.status, 200);
     let link = format!(
-        "/sign-in?next=%2Fresume%2F{}%2Freject\">以其他用户身份登录",
+        "/sign-in?next=/resume/{}/reject\">以其他用户身份登录",
         held.request
     );
     reader.assert_has(&link);
@@ -94,7 +94,7 @@ async fn wrong_account_comes_back_to_the_page_whose_form_was_refused(on: On) {
     ] {
         let refused = carol.submit(&action, &[]).await;
         assert!([403, 404].contains(&refused.status), "{}", refused.text);
-        let link = format!("<a href=\"/sign-in?next={}\">", page.replace('/', "%2F"));
+        let link = format!("<a href=\"/sign-in?next={page}\">");
         refused.assert_has(&link);
         let bob = app
             .anonymous()

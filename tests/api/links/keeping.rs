@@ -21,7 +21,7 @@ async fn is_only_read(app: &TestApp, path: &str, request: &str, answers: &[&[(&s
     for (language, words) in SIGN_IN {
         let shown = page_in(app, path, language).await;
         assert_eq!(shown.status, 200, "{}", shown.text);
-        let next = format!("/sign-in?next=%2Fresume%2F{request}");
+        let next = format!("/sign-in?next=/resume/{request}");
         shown.assert_has(words);
         shown.assert_has(&next);
         shown.assert_lacks("<form");

@@ -148,6 +148,31 @@ async fn request_of_the_newest_revision_without_a_member_that_each_has_is_refuse
 }
 
 #[tokio::test]
+async fn call_without_its_name_in_a_header_is_refused_for_that_also_without_capabilities() {
+    let app = gate(On::Sqlite, "").await;
+    let mut message = newest("tools/call", refund(5));
+    message["params"]["_meta"] = json!({"io.modelcontextprotocol/protocolVersion": "2026-07-28"});
+    for (name, code) in [
+        (None, -32020),
+        (Some("lookup"), -32020),
+        (Some("refund"), -32602),
+    ] {
+        let mut actor = app
+            .actor(AGENT)
+            .header("mcp-protocol-version", "2026-07-28")
+            .header("mcp-method", "tools/call");
+        if let Some(name) = name {
+            actor = actor.header("mcp-name", name);
+        }
+        let reply = actor.post("/mcp/refunds", &message).await;
+        let error = (reply.status, &reply.body["error"]["code"]);
+        assert_eq!(error, (400, &json!(code)), "{name:?}");
+    }
+    assert_eq!(app.tool.count(), 0);
+    app.stop().await;
+}
+
+#[tokio::test]
 async fn request_that_the_newest_revision_does_not_have_is_unknown_with_and_without_meta() {
     let app = gate(On::Sqlite, "").await;
     for method in ["initialize", "ping", "logging/setLevel"] {

@@ -25,7 +25,7 @@ async fn cookie_and_links_follow_the_public_url(on: On) {
         .await;
     assert_eq!(
         asked.header("location"),
-        format!("/base/sign-in?next={}", encoded(&next))
+        format!("/base/sign-in?next={next}")
     );
     let page = app
         .anonymous()

@@ -346,3 +346,81 @@ async fn queued_call_that_equal_asks_do_not_continue_says_so_and_runs_without_it
     }
     assert_eq!(harness.tool.count(), 2);
 }
+
+#[apply(both)]
+async fn ask_without_a_key_is_held_beside_a_running_call_with_a_key_and_another_key_runs(
+    fixture: StoreFixture,
+) {
+    let harness = harness(fixture).await;
+    let engine = harness.engine(8);
+    harness.tool.close();
+    let named = |key| by_key(key, None, small(1, Duration::from_mins(5)));
+    let running = asking_by(&engine, named("k1"));
+    harness.tool.reached(1).await;
+    let task = until_proposed(&harness).await;
+    let beside = asks(&engine, &small(1, Duration::ZERO)).await;
+    assert_ne!(beside.task_id, task);
+    assert_eq!(
+        beside.reason.as_deref(),
+        Some("The same call is being run.")
+    );
+    let other = asking_by(&engine, named("k2"));
+    harness.tool.reached(2).await;
+    harness.tool.open();
+    for ask in [running, other] {
+        let call = ask.await.unwrap().unwrap().call;
+        assert_eq!(call.outcome, Some(Outcome::Succeeded));
+    }
+    assert_eq!(harness.tool.count(), 2);
+}
+
+#[apply(both)]
+async fn ask_without_a_key_is_held_beside_a_running_call_with_a_key_whose_asker_is_gone(
+    fixture: StoreFixture,
+) {
+    let harness = harness(fixture).await;
+    let engine = harness.engine(8);
+    harness.tool.close();
+    let running = asking_by(&engine, by_key("k", None, small(1, LONG)));
+    harness.tool.reached(1).await;
+    let task = until_proposed(&harness).await;
+    abort(running).await;
+    until_present(&harness, task, |until| until == Time(0)).await;
+    let beside = asks(&engine, &small(1, Duration::ZERO)).await;
+    assert_eq!(beside.state, GateState::Pending);
+    assert_ne!(beside.task_id, task);
+    assert_eq!(
+        beside.reason.as_deref(),
+        Some("The same call is being run.")
+    );
+    harness.tool.open();
+    let has_ended = async || harness.status(task).await.is_terminal();
+    until("the call has ended", has_ended).await;
+    assert_eq!(harness.tool.count(), 1);
+}
+
+#[apply(both)]
+async fn ask_without_a_key_beside_a_call_with_a_key_that_waits_says_so(fixture: StoreFixture) {
+    let harness = harness(fixture).await;
+    let engine = harness.engine(8);
+    let waiting = asking_by(&engine, by_key("k", None, refund(1, LONG)));
+    let task = until_asked(&harness, RequestKind::Approval).await;
+    until_present(&harness, task, |until| until > Time(0)).await;
+    let beside = ask(&engine, 1, Duration::ZERO).await.call;
+    assert_ne!(beside.task_id, task);
+    let says = beside.message();
+    assert!(says.contains("The same call waits already."), "{says}");
+    abort(waiting).await;
+}
+
+#[apply(both)]
+async fn ask_without_a_key_gets_no_result_of_a_call_with_a_key(fixture: StoreFixture) {
+    let harness = harness(fixture).await;
+    let engine = harness.engine(8);
+    let named = asks(&engine, &by_key("k", None, small(1, LONG))).await;
+    until_present(&harness, named.task_id, |until| until == Time(0)).await;
+    let own = asks(&engine, &small(1, LONG)).await;
+    assert_ne!(own.task_id, named.task_id);
+    assert_eq!(own.outcome, Some(Outcome::Succeeded));
+    assert_eq!(harness.tool.count(), 2);
+}

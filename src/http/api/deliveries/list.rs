@@ -1,4 +1,4 @@
-//! `GET /v1/deliveries`: the tenant's deliveries, for an admin.
+//! `GET /v1/deliveries`: the tenant's deliveries.
 
 use std::sync::Arc;
 
@@ -21,8 +21,9 @@ pub(crate) const OP: Op = Op::api("list_deliveries", &[Code::Invalid]);
 
 /// List deliveries
 ///
-/// Returns the deliveries of messages about the tenant's tasks, newest first; for an admin. A
-/// delivery that was sent or dropped is listed for 3 days, a dead delivery for 30 days.
+/// Returns the deliveries of messages about the tenant's tasks, newest first; for an admin, or for
+/// every caller of a service without accounts. A delivery that was sent or dropped is listed for 3
+/// days, a dead delivery for 30 days.
 #[utoipa::path(
     get, path = "/v1/deliveries", operation_id = "list_deliveries", tag = "deliveries", params(DeliveryQuery, PageQuery),
     responses((status = 200, body = DeliveryList, description = "A page of deliveries"))

@@ -1,4 +1,5 @@
-//! The operations on deliveries of messages, one file each. Only admins may call them.
+//! The operations on deliveries of messages, one file each. Only admins may call them, or every
+//! caller of a service without accounts.
 
 mod keyed;
 pub(crate) mod list;

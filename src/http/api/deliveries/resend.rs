@@ -21,8 +21,9 @@ pub(crate) const OP: Op = Op::command("resend_delivery", &[Code::NotFound]);
 
 /// Send a message again
 ///
-/// Makes the delivery due now, under the same `webhook_id`; for an admin. A delivery that has ended
-/// gets as many attempts as a new delivery; a delivery that is due keeps its count of attempts.
+/// Makes the delivery due now, under the same `webhook_id`; for an admin, or for every caller of a
+/// service without accounts. A delivery that has ended gets as many attempts as a new delivery; a
+/// delivery that is due keeps its count of attempts.
 #[utoipa::path(
     post, path = "/v1/deliveries/{delivery_id}/resend", operation_id = "resend_delivery", tag = "deliveries",
     params(("delivery_id" = String, Path, format = Uuid, description = "The delivery"), KeyHeader),

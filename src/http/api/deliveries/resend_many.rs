@@ -25,7 +25,7 @@ pub(crate) const OP: Op = Op::command("resend_deliveries", &[]);
 /// Send the messages of a receiver again
 ///
 /// Makes the deliveries of one receiver due now, with as many attempts as new deliveries and under
-/// the same `webhook_id`; for an admin.
+/// the same `webhook_id`; for an admin, or for every caller of a service without accounts.
 #[utoipa::path(
     post, path = "/v1/deliveries/resend", operation_id = "resend_deliveries", tag = "deliveries",
     params(KeyHeader), request_body = ResendDeliveries,

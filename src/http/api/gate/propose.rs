@@ -113,11 +113,11 @@ impl NewGateCall {
     /// Reads the members of a proposal. `arguments` is the unparsed member `arguments`. `text` is
     /// the unparsed body, from which `metadata` is copied unchanged.
     fn read(arguments: Option<String>, text: &[u8], fields: &mut Fields<'_>) -> Self {
-        let (arguments, arguments_text) = read_arguments(arguments, fields);
         let tool = fields.text_within("tool", MAX_TOOL_NAME_BYTES);
         if tool.as_ref().is_none_or(String::is_empty) && fields.errors.0.is_empty() {
             fields.refuse("tool", "the name of a tool");
         }
+        let (arguments, arguments_text) = read_arguments(arguments, fields);
         let attach = fields.flag("attach");
         Self {
             gate: fields.text("gate"),

@@ -173,17 +173,6 @@ pub(super) fn check_headers(
         // error of an unknown method, not the error of a missing member of `_meta`.
         RpcMethod::parse(&incoming.method, revision)?;
     }
-    if let Some(params) = params.filter(|_| incoming.id.is_some()) {
-        if body.is_none() {
-            return Err(RpcError::missing_meta(VERSION_MEMBER));
-        }
-        if !params
-            .meta(CAPABILITIES_MEMBER)
-            .is_some_and(Value::is_object)
-        {
-            return Err(RpcError::missing_meta(CAPABILITIES_MEMBER));
-        }
-    }
     if incoming.method == "tools/call" {
         let name = single_header(headers, "mcp-name")?.and_then(decode_header);
         let same = params.is_none_or(|params| {
@@ -193,6 +182,17 @@ pub(super) fn check_headers(
             return Err(RpcError::invalid_headers(
                 "Mcp-Name is not the name in the body",
             ));
+        }
+    }
+    if let Some(params) = params.filter(|_| incoming.id.is_some()) {
+        if body.is_none() {
+            return Err(RpcError::missing_meta(VERSION_MEMBER));
+        }
+        if !params
+            .meta(CAPABILITIES_MEMBER)
+            .is_some_and(Value::is_object)
+        {
+            return Err(RpcError::missing_meta(CAPABILITIES_MEMBER));
         }
     }
     Ok(revision)

@@ -136,6 +136,9 @@ impl InboxPage {
 
     fn page(&self, site: &Site<'_>, http: &Http) -> Markup {
         let (texts, now) = (site.texts(), http.clock.now());
+        let shown_at = utc_text(&now);
+        // The time without the date.
+        let as_of = shown_at.get(11..).unwrap_or(&shown_at);
         let is_filtered = !self.filter.is_empty();
         let address = format!("{}/inbox", site.prefix);
         site.page_with_open_count(
@@ -146,7 +149,7 @@ impl InboxPage {
                 div.line {
                     h1 { (texts.inbox) " " span #open-heading { (self.open_text()) } }
                     p.soft {
-                        span #inbox-state { (fill(texts.as_of, &[("at", &utc_text(&now))])) }
+                        span #inbox-state { (fill(texts.as_of, &[("at", &as_of)])) }
                         " · " a href=(self.query_address(&address, None)) { (texts.look_again) }
                     }
                 }

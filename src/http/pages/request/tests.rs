@@ -235,7 +235,7 @@ fn overdue_request_page_takes_no_answer_and_says_why_before_it_is_closed() {
 #[test]
 fn page_for_other_approvers_offers_another_account_and_the_way_back() {
     let reader = page(&sample::request(), &sample::caller());
-    let next = format!("%2Fresume%2F{}", sample::request().spec.request_id);
+    let next = format!("/resume/{}", sample::request().spec.request_id);
     assert!(
         reader.contains(&format!(
             "<a href=\"/sign-in?next={next}\">Sign in as another user</a>"

@@ -86,11 +86,15 @@ mod tests {
     fn sign_in_redirect_leads_back() {
         assert_eq!(
             sent_to("/resume/x?a=1&b=2", "http://h"),
-            "/sign-in?next=%2Fresume%2Fx%3Fa%3D1%26b%3D2"
+            "/sign-in?next=/resume/x%3Fa%3D1%26b%3D2"
         );
         assert_eq!(
             sent_to("/resume/x", "https://h/base"),
-            "/base/sign-in?next=%2Fbase%2Fresume%2Fx"
+            "/base/sign-in?next=/base/resume/x"
+        );
+        assert_eq!(
+            sent_to("/resume/a%2Fb", "http://h"),
+            "/sign-in?next=/resume/a%252Fb"
         );
         assert_eq!(sent_to("/resume/../x", "http://h"), "/sign-in");
         assert_eq!(

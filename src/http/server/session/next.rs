@@ -37,6 +37,8 @@ pub(crate) fn sign_in_address(prefix: &str, next: Option<&str>) -> String {
     match next {
         Some(next) => {
             let next: String = byte_serialize(next.as_bytes()).collect();
+            // A query may contain `/`. A `%2F` in `next` itself is written `%252F`.
+            let next = next.replace("%2F", "/");
             format!("{address}?next={next}")
         }
         None => address,
