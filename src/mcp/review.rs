@@ -18,8 +18,6 @@ use crate::tool::human::names_secret;
 
 /// The number of bytes above which a definition gets a warning about its length.
 const LONG_DEFINITION_BYTES: usize = 4 * 1024;
-/// The maximum number of bytes that the review quotes from one member of a definition.
-const MAX_QUOTED_BYTES: usize = 16 * 1024;
 
 /// Matches a tag such as `<important>` or `<system>`, also with attributes. A model may take the
 /// text after such a tag for an instruction.
@@ -189,7 +187,8 @@ fn display_member(server: &Value, member: &str) -> String {
     visible(cut(text.unwrap_or("(unnamed)"), 128)).replace('\n', "")
 }
 
-/// Renders each member of a definition except `name`. Each line begins with `sign`.
+/// Renders each member of a definition except `name`, in its whole length, because models get the
+/// whole, too. Each line begins with `sign`.
 fn members(definition: &Value, sign: char) -> Vec<String> {
     let all = definition.as_object().into_iter().flatten();
     let all = all.filter(|(name, _)| name.as_str() != "name");
@@ -208,7 +207,6 @@ fn member(name: &str, value: &Value, sign: char) -> String {
             lines.join("\n")
         }
     };
-    let text = cut(&text, MAX_QUOTED_BYTES);
     let name = visible(cut(name, 128));
     let whole = format!("{name}: {text}");
     let lines: Vec<String> = whole.lines().map(|line| format!("{sign} {line}")).collect();

@@ -25,6 +25,16 @@ fn reviewed(old: Option<&LockedServer>, tools: &[Value]) -> Review {
     review("files", old, listing(tools), &others, &redactor, Time(0))
 }
 
+/// A server could hide a change behind the end of what the review shows.
+#[test]
+fn review_shows_a_long_member_to_its_end() {
+    let [old, new] = ["first", "second"].map(|end| "x".repeat(20 * 1024) + end);
+    let first = reviewed(None, &[tool("read", &old)]);
+    assert!(first.text.contains("xfirst\n"));
+    let next = reviewed(Some(&first.locked), &[tool("read", &new)]);
+    assert!(next.text.contains("xfirst\n") && next.text.contains("xsecond\n"));
+}
+
 #[test]
 fn review_shows_tools_that_are_new_changed_gone_or_skipped() {
     let first = reviewed(None, &[tool("read", "Reads."), tool("list", "Lists.")]);
