@@ -241,9 +241,9 @@ async fn answered_request_leads_to_the_next_question(on: On) {
     app.stop().await;
 }
 
-#[apply(on_both)]
-async fn partly_answered_request_is_not_its_own_next_question(on: On) {
-    let app = finance(on).await;
+/// Asks about two refunds in one request, and approves the first. Returns the request's path and
+/// the id of the second call.
+async fn half_approved(app: &TestApp) -> (String, String) {
     let both = [
         ("refund", r#"{"order": 1, "amount": 50}"#),
         ("refund", r#"{"order": 2, "amount": 60}"#),
@@ -251,12 +251,18 @@ async fn partly_answered_request_is_not_its_own_next_question(on: On) {
     app.model.then(calls(&both));
     let asked = app.owner().create_task("please").await;
     let path = format!("/resume/{}", asked.str("/pending/0/request_id"));
-    let call = asked.str("/pending/0/tool_calls/0/tool_call_id");
-    let answered = app
-        .approver()
-        .post(&path, &json!({"decisions": {call: {"action": "approve"}}}))
-        .await;
+    let [first, second] = [0, 1]
+        .map(|index: usize| asked.str(&format!("/pending/0/tool_calls/{index}/tool_call_id")));
+    let approval = json!({"decisions": {first: {"action": "approve"}}});
+    let answered = app.approver().post(&path, &approval).await;
     assert_eq!(answered.status, 200, "{}", answered.text);
+    (path, second)
+}
+
+#[apply(on_both)]
+async fn partly_answered_request_is_not_its_own_next_question(on: On) {
+    let app = finance(on).await;
+    let (path, _) = half_approved(&app).await;
     let alone = page(app.approver(), &path).await;
     alone.assert_has("Approved. The rest of this request still waits for you.");
     let other = refund(&app, 80).await;
@@ -272,19 +278,8 @@ async fn partly_answered_request_is_not_its_own_next_question(on: On) {
 #[apply(on_both)]
 async fn page_that_shows_a_mistake_leads_to_another_question_once_its_request_is_closed(on: On) {
     let app = finance(on).await;
-    let both = [
-        ("refund", r#"{"order": 1, "amount": 50}"#),
-        ("refund", r#"{"order": 2, "amount": 60}"#),
-    ];
-    app.model.then(calls(&both));
-    let asked = app.owner().create_task("please").await;
-    let path = format!("/resume/{}", asked.str("/pending/0/request_id"));
-    let [first, second] = [0, 1]
-        .map(|index: usize| asked.str(&format!("/pending/0/tool_calls/{index}/tool_call_id")));
+    let (path, second) = half_approved(&app).await;
     refund(&app, 80).await;
-    let approval = json!({"decisions": {first: {"action": "approve"}}});
-    let answered = app.approver().post(&path, &approval).await;
-    assert_eq!(answered.status, 200, "{}", answered.text);
     let (action, arguments) = (
         format!("call.{second}.action"),
         format!("call.{second}.arguments"),

@@ -179,8 +179,8 @@ async fn call(
 /// Reads the only message of a gRPC call.
 ///
 /// # Errors
-/// Those of [`frames::check_encoding`]; the status of the problem of [`read_body`]; those of
-/// [`frames::single_message`].
+/// Fails as [`frames::check_encoding`] and [`frames::single_message`] do. If [`read_body`] fails,
+/// returns the status of its problem.
 async fn read_message(
     gateway: &Gateway,
     parts: &http::request::Parts,

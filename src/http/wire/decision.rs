@@ -242,9 +242,20 @@ mod tests {
     use super::*;
     use crate::http::openapi::sample;
     use crate::task::decision::CallAnswer;
+    use crate::task::request::RequestSpec;
     use crate::task::status::RequestStatus;
     use serde_json::json;
     use std::time::Duration;
+
+    fn resumed<'s>(spec: &'s RequestSpec, answers: &'s [TimedDecision]) -> RequestState<'s> {
+        RequestState {
+            spec,
+            answers,
+            status: RequestStatus::Resumed,
+            expired: false,
+            history_uncertain: false,
+        }
+    }
 
     #[test]
     fn decision_shows_every_member() {
@@ -264,13 +275,7 @@ mod tests {
             closes: false,
         };
         let answers = [(Time(0), answer)];
-        let state = RequestState {
-            spec: &asked,
-            answers: &answers,
-            status: RequestStatus::Resumed,
-            expired: false,
-            history_uncertain: false,
-        };
+        let state = resumed(&asked, &answers);
         let at = "1970-01-01T00:00:00.000000Z";
         let whole = WireDecision::of_request(&state);
         assert_eq!(
@@ -305,13 +310,7 @@ mod tests {
                 call_answer.remember = uses.map(|uses| Box::new(grant(uses)));
             }
             let answers = [(at, answer)];
-            let state = RequestState {
-                spec: &asked,
-                answers: &answers,
-                status: RequestStatus::Resumed,
-                expired: false,
-                history_uncertain: false,
-            };
+            let state = resumed(&asked, &answers);
             [first, second].map(|call| {
                 let decision = WireDecision::of_call(&state, call).unwrap();
                 decision.remember.map(|remembered| remembered.uses)
@@ -336,13 +335,7 @@ mod tests {
         answer_to_first.action = Action::Respond;
         answer_to_first.result_text = Some("\"by hand\"".to_owned());
         let answers = [(at, answer)];
-        let state = RequestState {
-            spec: &asked,
-            answers: &answers,
-            status: RequestStatus::Resumed,
-            expired: false,
-            history_uncertain: false,
-        };
+        let state = resumed(&asked, &answers);
         let shown = [first, second].map(|call| {
             let decision = WireDecision::of_call(&state, call);
             let decision = serde_json::to_value(decision).unwrap();
