@@ -66,8 +66,9 @@ class Peer:
 
     def ledger(self, at: str | None = None) -> list[dict]:
         path = self.folder / "ledger"
-        lines = path.read_text().splitlines() if path.exists() else []
-        # Each line is written at once, so even a killed server leaves no incomplete line.
+        text = path.read_text() if path.exists() else ""
+        # The server may be writing: a line that crosses a page of memory is seen in part.
+        lines = text[: text.rfind("\n") + 1].splitlines()
         return [line for line in map(json.loads, lines) if at is None or line["at"] == at]
 
     def settings(self) -> dict:

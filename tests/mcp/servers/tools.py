@@ -27,7 +27,10 @@ class Tools:
                 self.calls[line["tool"]] = self.calls.get(line["tool"], 0) + 1
 
     def told(self) -> list[dict]:
-        return [json.loads(line) for line in (self.folder / "ledger").read_text().splitlines()]
+        text = (self.folder / "ledger").read_bytes()
+        whole = text.rfind(b"\n") + 1
+        os.ftruncate(self.ledger, whole)  # an earlier server may have been killed inside a line
+        return [json.loads(line) for line in text[:whole].splitlines()]
 
     def note(self, at: str, **facts: object) -> None:
         if self.quiet:
