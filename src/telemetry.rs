@@ -128,7 +128,8 @@ where
         .with(printing.with_filter(printed.and(filter)))
 }
 
-/// A layer of `tracing` that records the observations. Clones share the metrics.
+/// A layer of `tracing` that records observations, the events with the target [`METRIC_TARGET`].
+/// Clones share the metrics.
 #[derive(Clone)]
 pub struct Metrics(Arc<Instruments>);
 

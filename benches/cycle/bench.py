@@ -54,7 +54,7 @@ def options():
     parser.add_argument("--replicas", type=int, default=1, metavar="N", help="also N processes on one database")
     parser.add_argument("--growth", type=int, default=0, metavar="ROWS", help="also a database with ROWS paused tasks")
     parser.add_argument("--ended", type=int, default=0, metavar="ROWS", help="with --growth: ROWS ended tasks beside the paused ones")
-    parser.add_argument("--messages", action="store_true", help="webhooks and streams of the inbox instead of ceilings")
+    parser.add_argument("--messages", action="store_true", help="webhooks, and rows and streams of the inbox, instead of ceilings")
     parser.add_argument("--gate", action="store_true", help="calls at a gate against bare handlers, with the goals (default --conc 1,64)")
     parser.add_argument("--gate-waits", action="store_true", help="gates behind proxies and gateways, with waiting clients and many rows, with the goals")
     parser.add_argument("--seconds", type=float, metavar="S", help="the length of a measurement (default 3)")
@@ -92,10 +92,11 @@ def build(manifest, profile):
 class Variant:
     """A server to measure. `ceiling` is a mode of the ceiling; `binary` is a built service. `settings` are texts that
     are appended to its configuration: the last text for the measurement, the texts before it to fill the database.
-    `call` is the tool of a call at a gate and the expected decision; None if a cycle is measured."""
+    `call` is the tool of a call at a gate and the expected decision; None if a cycle is measured. `sql` are statements
+    that Postgres runs once the server is ready."""
 
-    def __init__(self, name, ceiling=None, binary=None, sqlite=False, replicas=1, growth=0, ended=0, settings=("",), call=None):
-        self.name, self.ceiling, self.binary, self.settings = name, ceiling, binary, settings
+    def __init__(self, name, ceiling=None, binary=None, sqlite=False, replicas=1, growth=0, ended=0, settings=("",), call=None, sql=None):
+        self.name, self.ceiling, self.binary, self.settings, self.sql = name, ceiling, binary, settings, sql
         self.sqlite, self.replicas, self.growth, self.ended, self.call = sqlite, replicas, growth, ended, call
         self.is_filled = False
         # With growth: the bytes of the database that a paused task takes.
@@ -116,7 +117,10 @@ def variants(chosen, services):
             found += [Variant(f"{name}, {case}", binary=binary, call=call) for case, call in gate.CASES.items()]
             continue
         if chosen.messages:
-            found += [Variant(f"{name}, {label}", binary=binary, sqlite=chosen.sqlite, settings=texts) for label, texts in messages.SETTINGS.items()]
+            for label, texts in messages.SETTINGS.items():
+                sql = messages.SQL.get(label)
+                if not (sql and chosen.sqlite):
+                    found.append(Variant(f"{name}, {label}", binary=binary, sqlite=chosen.sqlite, settings=texts, sql=sql))
             continue
         if chosen.smoke or not chosen.sqlite:
             found.append(Variant(name, binary=binary))
@@ -219,6 +223,8 @@ class Bench:
                 self.spawn(command, "server", f"http://{address}/readyz", cwd=self.folder, env=os.environ | environment)
             )
             targets.append(address)
+        if variant.sql:
+            self.postgres.sql(variant.sql, variant.database)
         return started, targets
 
     def pause_one(self, variant, database):

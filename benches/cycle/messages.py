@@ -1,4 +1,4 @@
-"""Measures webhooks and the streams of the inbox; scripts/bench --messages runs it. Standard library only."""
+"""Measures webhooks, and the rows and the streams of the inbox; scripts/bench --messages runs it. Standard library only."""
 
 import json
 import selectors
@@ -36,6 +36,15 @@ SETTINGS = {
     # undelivered messages.
     "one webhook, a dead one beside it": (notify(ONE, DEAD),),
     "one webhook, a dead one with 10,000 undelivered": (notify(DEAD), notify(ONE, DEAD)),
+    "no webhook, no rows of the inbox": ("",),
+}
+# The statements that Postgres runs once the service has made its tables. This trigger drops each row of the inbox, and
+# the service does everything else as usual. So the rate beside "no webhook" shows the cost of the rows, less the cost of
+# the trigger.
+SQL = {
+    "no webhook, no rows of the inbox": """
+create function drop_row() returns trigger language plpgsql as 'begin return null; end';
+create trigger drop_row before insert on inbox for each row execute function drop_row()""",
 }
 UNDELIVERED = "select (select count(*) from delivery where state = 'due') + (select count(*) from notice)"
 

@@ -183,7 +183,7 @@ impl AskerVerdict {
 pub enum AskError {
     #[error("Holdpoint cannot be reached: {0}")]
     Unreachable(String),
-    /// The service refused the request, or its answer is not understood.
+    /// The request cannot be written, the service refused it, or the service's answer is unusable.
     #[error("{0}")]
     Refused(String),
     /// The answer arrived after the end of its permit, for example because the machine was
@@ -192,7 +192,7 @@ pub enum AskError {
     PermitEnded,
 }
 
-/// The client of an asker: proposes calls at a gate and reports their outcomes.
+/// The HTTP client with which an asker proposes calls at a gate and reports their outcomes.
 pub struct GateClient {
     net: Net,
     settings: AskerSettings,

@@ -34,7 +34,8 @@ const PENDING: u8 = 11;
 /// requests take, because a hook that has an answer must print it. The hosts end a hook later
 /// (`TIMEOUT_MARGIN_SECONDS` in `asker/print.rs`).
 const GRACE: Duration = MAX_OVERTIME.saturating_add(Duration::from_secs(2));
-/// The maximum wait of a hook. The coding agents kill a hook after 600 s.
+/// The maximum time for which a hook waits for a decision. By default, the coding agents end a hook
+/// after 600 s.
 const MAX_WAIT: Duration = Duration::from_mins(9);
 /// The maximum number of attempts to send a report, one second apart.
 const MAX_REPORT_ATTEMPTS: usize = 5;

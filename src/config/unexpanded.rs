@@ -1,8 +1,8 @@
 //! The unexpanded configuration as JSON, and the places in it that may hold secrets or may be
-//! shown. Invariants: the JSON never has the value of an API key or of another secret at a place of
-//! [`is_key`], whether the file, a variable or a flag sets it. In place of any other value that may
-//! be secret ([`is_secret`]) and comes from a variable or a flag, the JSON has the name of the
-//! variable or flag.
+//! shown. Invariants: the JSON never has the value of an API key or of another secret at a place
+//! that [`is_key`] accepts, whether the file, a variable or a flag sets it. In place of any other
+//! value that may be secret ([`is_secret`]) and comes from a variable or a flag, the JSON has the
+//! name of the variable or flag.
 
 use serde_json::Value;
 

@@ -54,6 +54,8 @@ const NO_GUARD: &str = "its guard could not be started";
 #[derive(Debug)]
 pub(super) struct Child {
     input: tokio::sync::Mutex<Option<ChildStdin>>,
+    /// Each call whose permit is decided holds a clone, until its answer or its timeout.
+    pub(super) calls: Arc<()>,
     shared: Arc<Shared>,
 }
 
@@ -141,6 +143,7 @@ impl Child {
         });
         let child = Arc::new(Self {
             input: tokio::sync::Mutex::new(Some(input)),
+            calls: Arc::default(),
             shared: Arc::clone(&shared),
         });
         spawn_background(Arc::clone(&child).reply_until_idle(replying));
@@ -152,6 +155,11 @@ impl Child {
     /// crash of the child, the result may still be false.
     pub(super) fn has_ended(&self) -> bool {
         self.shared.ended.is_cancelled() || self.shared.closing.is_cancelled()
+    }
+
+    /// Whether a call is in flight.
+    pub(super) fn has_calls(&self) -> bool {
+        Arc::strong_count(&self.calls) > 1
     }
 
     /// Registers the request `id` as pending. Call this before the request is written, so that a

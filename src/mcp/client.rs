@@ -9,6 +9,7 @@ use reqwest::header::HeaderMap;
 use serde_json::{Value, json};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
 
 use super::lock::tool_name;
 use super::settings::Transport;
@@ -204,7 +205,7 @@ impl McpCall<'_> {
 
 pub(crate) struct Client {
     clock: Arc<dyn Clock>,
-    connection: Connection,
+    pub(super) connection: Connection,
     timeout: Duration,
     /// Limits the concurrent calls. The caller takes a slot before each call.
     pub(super) slots: Arc<Semaphore>,
@@ -212,7 +213,7 @@ pub(crate) struct Client {
 }
 
 #[derive(Debug)]
-enum Connection {
+pub(super) enum Connection {
     Http(Box<Streamable>),
     Stdio(Box<Stdio>),
 }
@@ -358,6 +359,15 @@ impl Client {
     /// also grows at the end of a child process, because the next child may have other tools.
     pub(crate) fn list_changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
+    }
+
+    /// Returns the pending checks whether a child process still answers after a timeout; `None` for
+    /// an HTTP server.
+    pub(super) fn checks(&self) -> Option<&TaskTracker> {
+        match &self.connection {
+            Connection::Http(_) => None,
+            Connection::Stdio(stdio) => Some(&stdio.checks),
+        }
     }
 
     /// Ends the child process, or the HTTP sessions. The HTTP requests that end the sessions carry

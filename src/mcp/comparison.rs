@@ -154,21 +154,25 @@ impl ToolComparison {
         self.state.lock().changed.get(tool).cloned()
     }
 
-    /// Returns whether `need` requires a new comparison.
+    /// Returns whether `need` requires a call of [`Self::compare`]. While a check of the server's
+    /// child process is pending, a call that is about to start requires it, because the next child
+    /// may have other tools. A question to people does not wait for the check.
     pub(super) fn is_stale(&self, need: Need, client: &Client) -> bool {
         let state = self.state.lock();
+        let is_checked = client.checks().is_some_and(|checks| !checks.is_empty());
         let fresh = need != Need::StartNow
+            && !is_checked
             && state.compared_at.is_some_and(|at| at.elapsed() < FRESH_FOR)
             && state.notifications == *client.list_changes().borrow();
-        let paused = need == Need::Judge
-            && state
-                .failed
-                .as_ref()
-                .is_some_and(|(_, at, _)| at.elapsed() < PAUSE_AFTER_FAILURE);
+        let failed = state.failed.as_ref();
+        let has_failed = failed.is_some_and(|(_, at, _)| at.elapsed() < PAUSE_AFTER_FAILURE);
+        let paused = need == Need::Judge && (is_checked || has_failed);
         !fresh && !paused
     }
 
     /// Compares the server's tools with `locked`, unless the last comparison suffices for `need`.
+    /// First waits for the pending checks of the server's child process. Here the wait takes no
+    /// time from a call, which is sent only within a limit after its start is committed.
     ///
     /// # Errors
     /// Fails if the server's tools cannot be listed. The error is the reason.
@@ -180,6 +184,9 @@ impl ToolComparison {
         locked: &LockedServer,
         headers: &HeaderMap,
     ) -> Result<(), String> {
+        if let Some(checks) = client.checks() {
+            checks.wait().await;
+        }
         let requested_at = Instant::now();
         let _comparing = self.comparing.lock().await;
         if let Some(shared) = self.result_since(requested_at) {

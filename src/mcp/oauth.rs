@@ -64,7 +64,9 @@ struct AccessToken {
 #[derive(Deserialize)]
 struct TokenResponse {
     access_token: String,
-    token_type: String,
+    /// RFC 6749 requires this member, but some endpoints leave it out. A token without a type counts
+    /// as a bearer token: only the server for which the operator configured it gets the token.
+    token_type: Option<String>,
     expires_in: Option<u64>,
 }
 
@@ -156,7 +158,8 @@ impl Tokens {
         }
         let granted: TokenResponse = serde_json::from_slice(&body)
             .map_err(|_| "the token endpoint: its answer is not a token".to_owned())?;
-        if !granted.token_type.eq_ignore_ascii_case("bearer") {
+        let kind = granted.token_type.as_deref().unwrap_or("bearer");
+        if !kind.eq_ignore_ascii_case("bearer") {
             return Err("the token endpoint: its token is not a bearer token".to_owned());
         }
         let lifetime = granted

@@ -2,7 +2,7 @@
 //! header's value.
 
 use reqwest::StatusCode;
-use reqwest::header::HeaderMap;
+use reqwest::header::{HeaderMap, HeaderName};
 
 use super::client::McpOutcome;
 use super::content::NO_RESULT;
@@ -45,7 +45,8 @@ pub(super) fn without_answer(
 /// reason has the names of the request's `headers`, without their values.
 pub(super) fn refusal(status: StatusCode, headers: &HeaderMap) -> String {
     let code = status.as_u16();
-    let names: Vec<String> = headers.keys().map(|name| format!("`{name}`")).collect();
+    let names = headers.keys().map(in_title_case);
+    let names: Vec<_> = names.map(|name| format!("`{name}`")).collect();
     match (code, names.as_slice()) {
         (401 | 403, []) => {
             format!("the server answered {code}, and no header for it is configured")
@@ -58,4 +59,17 @@ pub(super) fn refusal(status: StatusCode, headers: &HeaderMap) -> String {
         (200..=299, _) => NO_RESULT.to_owned(),
         _ => format!("the server answered {code}"),
     }
+}
+
+/// Returns the name of a header as it is usually written, for example `Authorization`. A
+/// `HeaderName` has only lower case letters.
+fn in_title_case(name: &HeaderName) -> String {
+    let parts = name.as_str().split('-').map(|part| {
+        let mut part = part.to_owned();
+        if let Some(first) = part.get_mut(..1) {
+            first.make_ascii_uppercase();
+        }
+        part
+    });
+    parts.collect::<Vec<_>>().join("-")
 }

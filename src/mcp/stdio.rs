@@ -2,17 +2,21 @@
 //! the same kind of guard. Invariant: `McpOutcome::NotSent` means that no byte of the call's
 //! message was written.
 
+mod session;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::sync::{Mutex, watch};
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
-use super::child::{Child, Pending};
+use self::session::{Session, late_answer, unwritten_reason};
+use super::child::Child;
 use super::client::{LIST_TIMED_OUT, LIST_TIMEOUT, McpCall, McpOutcome, ToolListing};
 use super::content::outcome;
 use super::listing::Pages;
@@ -20,8 +24,8 @@ use super::wire::{Revision, RpcAnswer, RpcRequest, initialized, is_stateless, se
 use crate::net::{NO_ANSWER_IN_TIME, NOT_PERMITTED};
 use crate::secret::{Redactor, Secret};
 use crate::task::elicitation::Resume;
+use crate::tool::guard;
 use crate::tool::shell::GuardCommand;
-use crate::tool::{ToolAnswer, guard};
 use crate::world::complete_by;
 
 /// How long the service goes on waiting for the answer after a call has timed out.
@@ -61,8 +65,8 @@ struct TimeLimits {
     list: Duration,
     /// The maximum time for the answer to `server/discover`, which older servers may never give.
     probe: Duration,
-    /// After a call has timed out, `Stdio::cancel_call` sends a request to find out whether the
-    /// server still responds. This is the maximum time for the answer to that request.
+    /// After the timeout of a call, `Stdio::check` sends a request to find out whether the server
+    /// still responds. This is the maximum time for the answer to that request.
     alive: Duration,
     /// The pause after the first failed start. Each further failure doubles the pause, up to
     /// [`MAX_PAUSE`].
@@ -93,6 +97,9 @@ pub(super) struct Stdio {
     /// [`Stdio::close`] cancels this token before it locks `running`. A start in progress holds
     /// that lock, and ends as soon as this token is canceled.
     closed: CancellationToken,
+    /// Tracks the checks whether the child still answers after a timeout. The tracker is closed, so
+    /// its `wait` returns once no check is pending.
+    pub(super) checks: TaskTracker,
     ids: AtomicU64,
     changes: watch::Sender<u64>,
     /// Redacts the name of a program that cannot be started, and the lines of the child's standard
@@ -112,14 +119,6 @@ struct Running {
     reason: String,
 }
 
-/// A running child, with the revision that the server speaks and the server's `serverInfo`.
-#[derive(Clone, Debug)]
-struct Session {
-    child: Arc<Child>,
-    revision: Revision,
-    server: Value,
-}
-
 impl Stdio {
     pub(super) fn new(
         name: &str,
@@ -129,6 +128,8 @@ impl Stdio {
         changes: watch::Sender<u64>,
         (redactor, logs_stderr): (Arc<Redactor>, bool),
     ) -> Self {
+        let checks = TaskTracker::new();
+        checks.close();
         Self {
             name: name.to_owned(),
             command,
@@ -140,6 +141,7 @@ impl Stdio {
             },
             running: Mutex::default(),
             closed: CancellationToken::new(),
+            checks,
             ids: AtomicU64::new(0),
             changes,
             redactor,
@@ -159,8 +161,15 @@ impl Stdio {
     async fn list_once(&self) -> Result<ToolListing, String> {
         let session = self.session().await?;
         let within = self.limits.list;
-        let listed = tokio::time::timeout(within, self.pages(session)).await;
-        listed.unwrap_or_else(|_| Err(LIST_TIMED_OUT.to_owned()))
+        let listed = tokio::time::timeout(within, self.pages(session.clone())).await;
+        let listed = listed.unwrap_or_else(|_| Err(LIST_TIMED_OUT.to_owned()));
+        let is_late = |why: &String| why == LIST_TIMED_OUT || why == NO_ANSWER_IN_TIME;
+        // A server may execute one request at a time. So a call in flight may delay the list, and
+        // the call's own timeout is followed by a check.
+        if listed.as_ref().is_err_and(is_late) && !session.child.has_calls() {
+            self.check(session, None);
+        }
+        listed
     }
 
     async fn pages(&self, session: Session) -> Result<ToolListing, String> {
@@ -187,9 +196,8 @@ impl Stdio {
         within: Duration,
         request_index: u32,
     ) -> McpOutcome {
-        let mut restarted = false;
         // The time `within` begins now, or at the permit's decision if that comes later.
-        let earliest_end = Instant::now() + within;
+        let (earliest_end, mut restarted) = (Instant::now() + within, false);
         loop {
             let session = match self.session_for(request_index, earliest_end).await {
                 Ok(session) => session,
@@ -204,6 +212,7 @@ impl Stdio {
             let Some(decided) = call.permit.decided().await else {
                 return McpOutcome::NotSent(NOT_PERMITTED.to_owned());
             };
+            let _in_flight = Arc::clone(&session.child.calls);
             let until = earliest_end.max(decided + within);
             let mut refused = false;
             let is_first = request_index == 0;
@@ -234,7 +243,7 @@ impl Stdio {
                     let declined = resume.map_or_else(Vec::new, |resume| resume.declined.clone());
                     let late = late_answer(pending, call.redactor.clone(), declined);
                     call.late.put(Box::pin(late));
-                    self.cancel_call(session, &id).await;
+                    self.check(session, Some(&id));
                     McpOutcome::Unknown(NO_ANSWER_IN_TIME.to_owned())
                 }
             };
@@ -250,38 +259,14 @@ impl Stdio {
         }
     }
 
-    /// Cancels the request `id` at the server. Then checks, with a request that has no effect,
-    /// whether the server still answers. If the server does not answer, ends the child process.
-    async fn cancel_call(&self, session: Session, id: &str) {
-        let mut cancel = RpcRequest::notification("notifications/cancelled");
-        cancel.params.push(("requestId", json!(id).to_string()));
-        cancel
-            .params
-            .push(("reason", json!("the timeout is over").to_string()));
-        let text = cancel.text(session.revision);
-        let _ = session
-            .child
-            .write(&text, Instant::now() + self.limits.alive, || true)
-            .await;
-        let method = if session.revision.is_stateless() {
-            "server/discover"
-        } else {
-            "ping"
-        };
-        if self
-            .ask(&session, RpcRequest::new("", method), self.limits.alive)
-            .await
-            .is_err()
-        {
-            session.child.close_input().await;
-        }
-    }
-
-    /// Returns the running child, or starts a new child.
+    /// Returns the running child, or starts a new child. First waits for the pending checks of the
+    /// running child (see [`Self::check`]): it may be hung, and a call that is sent to it meanwhile
+    /// would be lost.
     ///
     /// # Errors
     /// Fails if no child is running and none can be started now. The error is the reason.
     async fn session(&self) -> Result<Session, String> {
+        self.checks.wait().await;
         let mut running = self.running.lock().await;
         if let Some(session) = &running.session
             && !session.child.has_ended()
@@ -438,57 +423,22 @@ impl Stdio {
         request: RpcRequest<'_>,
         within: Duration,
     ) -> Result<RpcAnswer, String> {
-        let id = format!(
-            "{}-{}",
-            request.method,
-            self.ids.fetch_add(1, Ordering::Relaxed)
-        );
+        let id = self.fresh_id(request.method);
         let request = RpcRequest {
             id: Some(&id),
             ..request
         };
-        let until = Instant::now() + within;
-        let mut pending = session.child.expect(&id);
-        let wrote = session
-            .child
-            .write(&request.text(session.revision), until, || true)
-            .await;
-        wrote.map_err(|_| unwritten_reason(until))?;
-        match complete_by(until, pending.answer()).await {
-            Some(Some(answer)) => Ok(answer),
-            Some(None) => Err(ANSWER_LOST.to_owned()),
-            None => Err(NO_ANSWER_IN_TIME.to_owned()),
-        }
+        session.ask(&request, within).await
+    }
+
+    fn fresh_id(&self, method: &str) -> String {
+        format!("{method}-{}", self.ids.fetch_add(1, Ordering::Relaxed))
     }
 
     fn observe(&self, up: bool) {
         let server = self.name.as_str();
         tracing::info!(target: "holdpoint::metric", metric = "mcp_server_up", server, change = i64::from(up));
     }
-}
-
-/// Waits for the late answer to a request that has timed out. `declined` has the names of form
-/// fields in which the server asked for a secret earlier in the call. The returned answer mentions
-/// these fields.
-async fn late_answer(
-    mut pending: Pending,
-    redactor: Redactor,
-    declined: Vec<String>,
-) -> Option<ToolAnswer> {
-    let answered = tokio::time::timeout(LATE_ANSWER_TIMEOUT, pending.answer()).await;
-    let late = outcome(answered.ok()??, &redactor);
-    late.noting(&declined).settled().ok()
-}
-
-/// Returns the error text for a message that was not written completely: [`BUSY`] if the time
-/// `until` has passed, otherwise [`PROCESS_ENDED`].
-fn unwritten_reason(until: Instant) -> String {
-    let reason = if Instant::now() >= until {
-        BUSY
-    } else {
-        PROCESS_ENDED
-    };
-    reason.to_owned()
 }
 
 #[cfg(test)]

@@ -24,6 +24,14 @@ impl Cleaner {
         without_nul(self.0.redact(text).into_owned())
     }
 
+    /// Like [`Cleaner::text`], for a text that was cut. Leaves out the end of the text if it may be
+    /// the beginning of a secret.
+    pub(crate) fn cut_text(&self, text: &str) -> String {
+        // A cut inside a character has left U+FFFD at the end.
+        let text = text.trim_end_matches('\u{FFFD}');
+        without_nul(self.0.redact_prefix(text).into_owned())
+    }
+
     /// Redacts a call. The arguments keep their exact text, except for secrets and U+0000 (as a
     /// character or as an escape).
     pub(crate) fn call(&self, provider_id: &str, name: &str, arguments: &str) -> AnswerCall {
@@ -144,6 +152,7 @@ mod tests {
 
     use super::*;
     use crate::secret::Secret;
+    use crate::task::text::from_bytes;
 
     fn cleaner() -> Cleaner {
         let key = Secret::new("sk-very-secret".to_owned());
@@ -158,6 +167,17 @@ mod tests {
         let long = cleaner().problem(&"é".repeat(900));
         assert_eq!(long.chars().count(), 501);
         assert!(long.ends_with('…'), "{long}");
+    }
+
+    #[test]
+    fn cut_text_ends_before_a_secret_wherever_the_secret_is_cut() {
+        let key = Secret::new("pässwört".to_owned());
+        let cleaner = Cleaner(Arc::new(Redactor::new([("KEY", &key)])));
+        let (before, secret) = ("wrong: ", key.reveal().as_bytes());
+        for end in 0..secret.len() {
+            let read = from_bytes(&[before.as_bytes(), &secret[..end]].concat());
+            assert_eq!(cleaner.cut_text(&read), before, "{read}");
+        }
     }
 
     #[test]

@@ -200,12 +200,16 @@ impl<P: Protocol> Endpoint<P> {
     async fn read_refusal(&self, status: u16, response: Response) -> AttemptOutcome {
         let wait = retry::requested_wait(response.headers(), self.clock.now());
         let id = self.cleaner.text(&request_id(response.headers()));
-        let body = self
-            .read_up_to(response, read::MAX_PROBLEM_BYTES)
-            .await
-            .map(|(bytes, _)| from_bytes(&bytes));
-        let body = body.unwrap_or_default();
-        let error_text = self.cleaner.problem(&error_text_in(&body));
+        let read = self.read_up_to(response, read::MAX_PROBLEM_BYTES).await;
+        let (bytes, is_cut) = read.unwrap_or_default();
+        let mut body = from_bytes(&bytes);
+        if is_cut {
+            body = self.cleaner.cut_text(&body);
+        }
+        let mut error_text = self.cleaner.problem(&error_text_in(&body));
+        if is_cut && !error_text.is_empty() && !error_text.ends_with('…') {
+            error_text.push('…');
+        }
         let mut why = format!("it answered with status {status}{id}");
         if net::is_redirect(status) {
             why.push_str(", a redirect, which is never followed");

@@ -129,6 +129,16 @@ async fn refused_connection_is_reported_as_not_sent() {
 }
 
 #[tokio::test]
+async fn name_that_is_not_resolved_is_reported_as_not_sent() {
+    // No name of a host has a part of more than 63 characters, so no server is asked for this name.
+    let url = format!("http://{}.invalid/", "x".repeat(64));
+    assert_eq!(
+        get(&Net::new().unwrap(), &url).await,
+        Err(NetFailure::NotSent(NOT_RESOLVED))
+    );
+}
+
+#[tokio::test]
 async fn peer_that_does_not_speak_tls_is_reported_as_not_sent() {
     let (url, _seen) = endpoint(vec![
         "HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n",

@@ -66,7 +66,7 @@ fn postponement(asked: Duration, attempts: i64) -> Duration {
 /// The facts about a claimed delivery on which its next attempt depends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct RetryContext {
-    /// The number of earlier attempts.
+    /// The number of attempts before the claim ([`ClaimedDelivery::attempts`]).
     attempts: i64,
     /// Whether the delivery is younger than [`MIN_AGE_AT_END`].
     is_young: bool,

@@ -294,9 +294,9 @@ async fn check_durability(
     Ok(())
 }
 
-/// Whether the database can store every text. `SQL_ASCII` keeps the bytes of a text as they come,
-/// and they are UTF-8. In any other encoding, a character that the encoding lacks, in an answer of
-/// a model for example, would end a task.
+/// Whether the database can store every text. With `SQL_ASCII`, it stores the bytes of a text
+/// unchanged, and this service sends UTF-8. Any other encoding lacks some characters. A text with
+/// such a character, for example a model's answer, would end its task.
 const KEEPS_UTF8: &str = "select current_setting('server_encoding') in ('UTF8', 'SQL_ASCII')";
 const FSYNC_OFF: &str = "select current_setting('fsync') = 'off'";
 const COMMIT_OFF: &str = "select current_setting('synchronous_commit') = 'off'";

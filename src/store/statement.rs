@@ -64,8 +64,9 @@ pub(super) fn postgres(template: &str, lists: &[&List], words: &[(&str, &str)]) 
     })
 }
 
-/// Makes the text for `SQLite`, which runs once for each line of `list`. The first parameters are
-/// the values of the line's columns. The last parameter is the time.
+/// Makes a statement's text for `SQLite` from `template`. The statement runs once for each line of
+/// `list`. Its first parameters are the values of the line's columns. Its last parameter is the
+/// time.
 pub(super) fn sqlite(template: &str, list: &List, words: &[(&str, &str)]) -> String {
     fill(template, words, &|name| {
         if name == "now" {

@@ -344,7 +344,7 @@ word_enum! {
         Expired = "expired",
         /// The request about the call was withdrawn, or the user sent another message.
         Withdrawn = "withdrawn",
-        /// The task was canceled.
+        /// The call's task was canceled, or the sub-agent that performed the call was canceled.
         Canceled = "canceled",
         /// The call may have run, but its outcome is not known.
         Unknown = "unknown",

@@ -116,12 +116,6 @@ impl Progress {
             .find(|state| state.call.tool_call_id == id)
     }
 
-    /// Returns the number of attempts at the call with this id; 0 for an unknown call.
-    #[must_use]
-    pub fn attempts(&self, id: CallId) -> u32 {
-        self.call(id).map_or(0, |state| state.attempts)
-    }
-
     /// Returns the request with this id, if it is open.
     #[must_use]
     pub fn open_request(&self, id: RequestId) -> Option<&RequestProgress> {

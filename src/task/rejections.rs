@@ -91,7 +91,7 @@ fn parse_arguments(text: &str) -> Result<Value, serde_json::Error> {
 pub(crate) fn json_equality_key(value: &Value) -> String {
     match value {
         Value::Number(number) => match number.as_f64() {
-            // Adding `0.0` turns `-0.0` into `0.0`, because both numbers are equal as JSON.
+            // `-0.0` and `0.0` are equal as JSON. Adding `0.0` turns `-0.0` into `0.0`.
             Some(float) => format!("{:?}", float + 0.0),
             None => number.to_string(),
         },

@@ -171,6 +171,16 @@ pub(crate) fn visit_values<'v>(
     }
 }
 
+/// Returns the number of nested objects and lists, the outermost included; 0 for any other value.
+#[must_use]
+pub(crate) fn nesting_depth(value: &Value) -> usize {
+    match value {
+        Value::Object(members) => 1 + members.values().map(nesting_depth).max().unwrap_or(0),
+        Value::Array(elements) => 1 + elements.iter().map(nesting_depth).max().unwrap_or(0),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => 0,
+    }
+}
+
 /// Replaces each string, member name and number of `value` by the text that `map` returns for it.
 /// The result is JSON whatever `map` returns. A number that `map` changes becomes a string.
 #[must_use]

@@ -19,7 +19,7 @@ use serde_json::{Map, Value, json};
 
 use super::names::{folded, shortened};
 use super::schema::SchemaFlaw;
-use crate::task::text::{pointer, visit_values};
+use crate::task::text::{nesting_depth, pointer, visit_values};
 
 mod weight;
 
@@ -110,7 +110,7 @@ pub(super) fn rewrite(schema: &Value, close: bool) -> Rewritten {
 }
 
 pub(super) fn depth_flaw(schema: &Value) -> Option<SchemaFlaw> {
-    (depth(schema) > MAX_DEPTH)
+    (nesting_depth(schema) > MAX_DEPTH)
         .then(|| SchemaFlaw::new("", format!("is nested deeper than {MAX_DEPTH}")))
 }
 
@@ -387,14 +387,6 @@ fn find_anchor<'s>(root: &'s Value, anchor: &str) -> Option<(String, &'s Value)>
         }
     });
     found
-}
-
-fn depth(value: &Value) -> usize {
-    match value {
-        Value::Object(members) => 1 + members.values().map(depth).max().unwrap_or(0),
-        Value::Array(elements) => 1 + elements.iter().map(depth).max().unwrap_or(0),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => 0,
-    }
 }
 
 #[cfg(test)]

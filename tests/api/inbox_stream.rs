@@ -13,8 +13,10 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::approval_cycle::on_both;
+use crate::notify::{BACKEND, NEW};
 use crate::support::endless_sleep::{BETWEEN_ROUNDS, EndlessSleep};
 use crate::support::event_stream::{Event, StreamBlock, Watch};
+use crate::support::fake_receiver::FakeReceiver;
 use crate::support::test_app::{ACCOUNTS, Actor, Held, OTHER, On, REFUNDS, TestApp};
 use crate::support::test_clock::TestClock;
 
@@ -382,6 +384,47 @@ async fn watch_change(watch: &mut Watch) -> (String, String) {
     let id = event.data["request_id"].as_str();
     let id = id.or_else(|| event.data["request"]["request_id"].as_str());
     (event.name.clone(), id.unwrap().to_owned())
+}
+
+/// Returns the configuration with a further user of the tenant `other`, and with an entry of each
+/// tenant for webhooks about its requests.
+fn two_tenants(hook: &FakeReceiver) -> String {
+    let entry = |tenant| {
+        let events = format!("tenants: [{tenant}], events: [request.created]");
+        let entry = BACKEND.replace("backend", tenant);
+        let entry = entry.replace("tenants: [acme]", &events);
+        entry.replace("{hook}", &hook.url).replace("{new}", NEW)
+    };
+    let mick = "    - { user: mick, tenant: other, key: \"mick-key-0123456789ab\" }\n";
+    let accounts = yaml("{ groups: [finance] }") + mick;
+    let entries = ["acme", "other"].map(entry).join("\n");
+    format!("{accounts}notify:\n  to:\n{entries}\n")
+}
+
+#[apply(on_both)]
+async fn two_tenants_never_hear_each_other_by_list_count_and_webhook(on: On) {
+    let hook = FakeReceiver::start().await;
+    let app = TestApp::with(on, &two_tenants(&hook)).await;
+    let ours = app.held().await;
+    let theirs = app.held_by(&app.actor("mick-key-0123456789ab")).await;
+    for (actor, held) in [(app.approver(), &ours), (app.actor(OTHER), &theirs)] {
+        let list = actor.get("/v1/requests").await;
+        let listed = list.texts("requests", "request_id");
+        assert_eq!(listed, [held.request.as_str()]);
+        assert_eq!(list.body["open"], 1);
+    }
+    hook.reached(2).await;
+    app.stop().await;
+    for (path, tenant, held) in [("/acme", "acme", &ours), ("/other", "other", &theirs)] {
+        let all = hook.all();
+        let told = all.iter().filter(|message| message.path == path);
+        let told: Vec<_> = told.map(|message| &message.body["data"]).collect();
+        let [data] = told[..] else {
+            panic!("{tenant}: {told:?}")
+        };
+        let named = (&data["tenant"], &data["request"]["request_id"]);
+        assert_eq!(named, (&json!(tenant), &json!(held.request)));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -8,10 +8,11 @@ use std::process::{Child, Command, Stdio};
 use reqwest::Method;
 use serde_json::{Value, json};
 
+use super::gate::{AGENT, yaml};
 use crate::support::fake_chat_completions::{FakeModel, calls, text_answer};
 use crate::support::fake_tool::FakeTool;
 use crate::support::http_client;
-use crate::support::test_app::{ALICE, refunds};
+use crate::support::test_app::ALICE;
 
 /// A text in everything that the test sends. No log line may contain it.
 const MARK: &str = "Mk7qZ";
@@ -78,7 +79,8 @@ async fn log_holds_nothing_that_was_sent() {
         FakeModel::start().await,
         FakeTool::start().await,
     );
-    let yaml = refunds("{ owner: true }")
+    let yaml = yaml("")
+        .replace("{ groups: [finance] }", "{ owner: true }")
         .replace("{model}", &model.base_url)
         .replace("{tool}", &tool.url);
     let mut binary = start(folder.path(), &yaml);
@@ -130,6 +132,7 @@ async fn log_holds_nothing_that_was_sent() {
         assert_eq!(send(method, &path, body).await.0, expected, "{path}");
     }
     assert!(!tool.ledger().is_empty());
+    propose_calls(&http, &url).await;
     let wrong = http
         .get(format!("{url}/v1/me"))
         .bearer_auth(format!("{MARK}-0123456789"))
@@ -167,7 +170,9 @@ fn log_is_clean(log: &str, token: &str) {
             "one JSON line each: {line}"
         );
         assert!(
-            !line.contains(MARK) && !line.contains(ALICE) && !line.contains(token),
+            ![MARK, ALICE, AGENT, token]
+                .iter()
+                .any(|text| line.contains(text)),
             "{line}"
         );
     }
@@ -212,6 +217,41 @@ fn marked_requests(request: &str) -> [(Method, String, Option<Value>, u16); 9] {
             200,
         ),
     ]
+}
+
+/// Proposes calls at a gate and reports the outcomes of two, with [`MARK`] in every place. Only the
+/// second call has a permit, so only its outcome is stored.
+async fn propose_calls(http: &reqwest::Client, url: &str) {
+    let held = json!({"tool": "Bash", "arguments": {"command": MARK}, "session_id": MARK, "context": MARK, "metadata": {MARK: MARK}});
+    let permitted = json!({"tool": "Read", "arguments": {"path": MARK}, "session_id": MARK});
+    let unknown = json!({"tool": MARK, "arguments": {MARK: MARK}});
+    let report =
+        |call: u8| json!({"key": format!("{MARK}-{call}"), "outcome": "failed", "content": MARK});
+    let over_mcp = |name: &str| {
+        let meta = json!({"holdpoint/session": MARK, "holdpoint/key": format!("{MARK}-{name}")});
+        let params = json!({"name": name, "arguments": {"text": MARK}, "_meta": meta});
+        json!({"jsonrpc": "2.0", "id": MARK, "method": "tools/call", "params": params})
+    };
+    for (number, (path, body, status)) in [
+        ("/v1/gate/calls", held, 202),
+        ("/v1/gate/calls", permitted, 200),
+        ("/v1/gate/calls", unknown, 200),
+        ("/v1/gate/outcomes", report(0), 422),
+        ("/v1/gate/outcomes", report(1), 200),
+        ("/mcp/refunds", over_mcp("tag"), 200),
+        ("/mcp/refunds", over_mcp(MARK), 200),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let post = http.post(format!("{url}{path}")).bearer_auth(AGENT);
+        let post = post
+            .header("idempotency-key", format!("{MARK}-{number}"))
+            .header("holdpoint-runner", MARK)
+            .header("prefer", "wait=0");
+        let reply = post.json(&body).send().await.unwrap();
+        assert_eq!(reply.status().as_u16(), status, "{body}");
+    }
 }
 
 /// Signs in as a browser does, first with a wrong key and then with the right key, and signs out

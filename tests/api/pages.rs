@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::approval_cycle::on_both;
 use crate::support::fake_chat_completions::{calls, text_answer};
-use crate::support::test_app::{On, TestApp, refunds};
+use crate::support::test_app::{Actor, BOB, CAROL, On, TestApp, refunds};
 
 /// A refund of 50 for order 17 that waits for an approval.
 struct HeldRefund {
@@ -286,6 +286,57 @@ async fn refusal_of_a_page_post_is_shown_on_a_page(on: On) {
     let late = app.approver().accept_html().submit(&approve, &[]).await;
     assert_eq!(late.status, 409, "{}", late.text);
     late.assert_has("The first decision counts: bob approved at ");
+    app.stop().await;
+}
+
+/// Returns a browser that is signed in with this key and posts the forms of its pages.
+async fn signed_in<'a>(app: &'a TestApp, key: &str) -> Actor<'a> {
+    let cookie = app.sign_in(key).await;
+    let browser = app.anonymous().accept_html().header("cookie", &cookie);
+    browser.header("origin", &app.url())
+}
+
+/// All tabs of a browser share the cookie. Carol's page is still open in one tab when Bob signs in
+/// in another tab.
+#[apply(on_both)]
+async fn form_of_a_page_that_was_shown_to_another_user_changes_nothing(on: On) {
+    let app = TestApp::with(on, &refunds("{ users: [bob, carol] }")).await;
+    let held = app.held().await;
+    let path = format!("/resume/{}", held.request);
+    let carol = signed_in(&app, CAROL).await;
+    for page in ["", "/approve", "/reject"] {
+        let shown = carol.get(&format!("{path}{page}")).await;
+        let forms = shown
+            .text
+            .matches("<form method=\"post\" action=\"/resume/");
+        let named = shown.text.matches("name=\"shown_to\" value=\"carol\"");
+        let counts = (forms.count(), named.count());
+        assert!(counts.0 > 0 && counts.0 == counts.1, "{counts:?}: {shown}");
+    }
+    let bob = signed_in(&app, BOB).await;
+    let again = format!("<a href=\"{path}\">Load the page again</a>");
+    let action = format!("call.{}.action", held.call);
+    let choice = (action.as_str(), "approve");
+    for (end, choice) in [("/approve", None), ("/reject", None), ("", Some(choice))] {
+        let fields = [("digest", held.digest()), ("shown_to", "carol")];
+        let fields: Vec<_> = fields.into_iter().chain(choice).collect();
+        let refused = bob.submit(&format!("{path}{end}"), &fields).await;
+        assert_eq!(refused.status, 403, "{end}: {}", refused.text);
+        for part in [
+            "was shown to another user",
+            "Signed in as <strong class=\"exact\">bob</strong> (acme)",
+            &again,
+        ] {
+            refused.assert_has(part);
+        }
+    }
+    let after = app.approver().get(&path).await;
+    assert_eq!(after.str("/status"), "pending");
+    app.model.then(text_answer("ok"));
+    let fields = [("digest", held.digest()), ("shown_to", "Bob")];
+    let own = bob.submit(&format!("{path}/approve"), &fields).await;
+    assert_eq!(own.status, 303, "{}", own.text);
+    app.tool.reached(1).await;
     app.stop().await;
 }
 

@@ -83,8 +83,11 @@ async function aRowSaysWhoDecidedElsewhere(browser, viewport) {
   await page.goto(`${service}/inbox`);
   await isLive(page);
   const before = await places(page);
+  const link = row(page, first.request).getByRole("link");
+  await link.focus();
   await approve(first.request);
   await row(page, first.request).locator(".told", { hasText: /^Approved by local, .* nothing left to do here$/ }).waitFor();
+  assert.ok(await link.evaluate((node) => node === document.activeElement), "the row keeps the focus");
   await cancel(second.task);
   await row(page, second.request).locator(".told", { hasText: /^Withdrawn/ }).waitFor();
   assert.deepEqual(await places(page), before, "greyed in place: no row moves or grows");

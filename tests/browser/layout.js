@@ -100,6 +100,9 @@ async function changesInFields(browser, javaScriptEnabled) {
   assert.equal(await page.getByLabel("Amount").inputValue(), "-5");
   assert.equal(await page.getByLabel("Amount").getAttribute("aria-invalid"), "true");
   if (javaScriptEnabled) await readable(page, "a field with a mistake");
+  await page.getByLabel("Amount").fill("20,10");
+  assert.equal((await send(page, approve)).status(), 422);
+  assert.equal(await page.getByLabel("Amount").inputValue(), "20,10", "a text that is no number is kept");
   await page.getByLabel("Amount").fill("20.10");
   const before = ran.length;
   assert.equal((await send(page, approve)).status(), 303);

@@ -3,8 +3,8 @@
 // Environment: see accounts.js.
 
 import assert from "node:assert/strict";
-import { ALICE_KEY, EVE_KEY, asked, ended, signIn } from "./accounts.js";
-import { inBrowser, main, newPage, ran, send } from "./harness.js";
+import { ALICE_KEY, BOB_KEY, EVE_KEY, asked, call, cancel, ended, signIn } from "./accounts.js";
+import { inBrowser, main, newPage, ran, send, service } from "./harness.js";
 
 async function decides(browser, javaScriptEnabled, locale) {
   const { task, request } = await asked();
@@ -52,6 +52,34 @@ async function somebodyElseSeesNothing(browser, javaScriptEnabled, locale) {
   await context.close();
 }
 
+// Bob signs in in another tab while Alice's page is open. The form of her page does not answer for
+// him. The question is for both.
+async function anotherUserSignsIn(browser, javaScriptEnabled) {
+  const asking = await asked('pay_supplier\n{"name":"Miller","amount":120}', EVE_KEY);
+  const { request } = asking;
+  const approvedBy = async () => {
+    const { tool_calls: calls } = await call(ALICE_KEY, "GET", `/resume/${request.request_id}`);
+    return calls[0].approvals.map(({ by }) => by);
+  };
+  const { context, page, wrong } = await newPage(browser, { javaScriptEnabled });
+  await page.goto(request.url);
+  assert.equal((await signIn(page, ALICE_KEY)).status(), 303);
+  const tab = await context.newPage();
+  await tab.goto(`${service}/sign-in`);
+  assert.equal((await signIn(tab, BOB_KEY)).status(), 303);
+  const approve = page.locator(".decide button:not(.no)");
+  assert.equal((await send(page, approve)).status(), 403);
+  assert.match(await main(page), /Signed in as bob/);
+  assert.deepEqual(await approvedBy(), []);
+  await page.getByRole("link", { name: "Load the page again" }).click();
+  await page.waitForURL(request.url);
+  assert.equal((await send(page, approve)).status(), 303);
+  assert.deepEqual(await approvedBy(), ["bob"]);
+  await cancel(asking, EVE_KEY);
+  assert.deepEqual(wrong, []);
+  await context.close();
+}
+
 await inBrowser(async (browser) => {
   await decides(browser, true, "en-US");
   await decides(browser, true, "zh-CN");
@@ -59,5 +87,7 @@ await inBrowser(async (browser) => {
   await somebodyElseSeesNothing(browser, true, "en-US");
   await somebodyElseSeesNothing(browser, false, "en-US");
   await somebodyElseSeesNothing(browser, true, "zh-CN");
+  await anotherUserSignsIn(browser, true);
+  await anotherUserSignsIn(browser, false);
   console.log("browser: people with a key did as they should");
 });

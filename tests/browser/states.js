@@ -40,6 +40,13 @@ const empty = {
     at: ({ request: asked }) => asked.url,
     shows: ".next:not(:has([autofocus]))",
   },
+  "nothing waited, and one is new": {
+    at: "/inbox",
+    isScripted: true,
+    loaded: isLive,
+    then: refund,
+    shows: "#inbox-new:has(button) ~ #inbox-empty",
+  },
 };
 
 const inbox = {

@@ -123,6 +123,8 @@ const respond = (response) => async ({ task, request }) => {
 const links = {
   open: linked(() => asked(), "form button"),
   "for a key": linked(() => asked('request_credentials\n{"service":"jira","reason":"To comment."}'), "main:not(:has(form)) h1"),
+  "a result for a key": linked(() => asked('count_orders\n{"customer":4}'), "main:not(:has(form)) p > strong + a"),
+  "an outcome for a key": linked(() => asked('lose\n{"order":1}'), "main:not(:has(form)) p > strong + a"),
   guidance: linked(() => asked(GUIDANCE), 'form:has(input[value="respond"]) button'),
   confirmation: linked(() => asked(CONFIRMATION), 'form:has(input[value="respond"]) button[name="confirmed"]'),
   "guidance was given": linked(after(() => asked(GUIDANCE), respond({ answer: "wait" })), "main:not(:has(form)) #headline:not([hidden])"),

@@ -268,6 +268,20 @@ async fn changed_limit_and_changed_policy_apply_at_once(fixture: StoreFixture) {
 }
 
 #[apply(both)]
+async fn changed_secret_of_a_tool_is_sent_with_an_approved_call(fixture: StoreFixture) {
+    let mut harness = EngineHarness::new(fixture, LARGE).await;
+    let task = approved(&harness).await;
+    let variables = &mut harness.variables;
+    variables.retain(|(name, _)| *name != "TOOL_SECRET");
+    variables.push(("TOOL_SECRET", "newer-secret-0123456789"));
+    run(&harness, task).await;
+    assert_eq!(harness.status(task).await, TaskStatus::Completed);
+    let sent = harness.tool.ledger();
+    let secrets: Vec<_> = sent.iter().map(|call| call.header("x-secret")).collect();
+    assert_eq!(secrets, ["newer-secret-0123456789"]);
+}
+
+#[apply(both)]
 async fn lower_limit_of_calls_stops_no_turn_that_has_begun_and_refuses_the_next_task(
     fixture: StoreFixture,
 ) {

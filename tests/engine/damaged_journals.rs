@@ -4,14 +4,16 @@
 use std::time::Duration;
 
 use holdpoint::engine::Refusal;
+use holdpoint::model::Answer;
 use holdpoint::store::RequestFilter;
 use holdpoint::task::decision::Action;
 use holdpoint::task::failure::FailureCode;
 use holdpoint::task::id::TaskId;
 use holdpoint::task::status::{RequestStatus, TaskStatus};
 use macro_rules_attribute::apply;
+use serde_json::json;
 
-use super::engine_harness::{EngineHarness, alice_is_refused, whole};
+use super::engine_harness::{EngineHarness, alice_is_refused, turn, whole};
 use super::unread;
 use super::worker_steps::WorkerSteps as _;
 use crate::store::store_fixture::{StoreFixture, acme_requests, both, fresh};
@@ -80,6 +82,22 @@ async fn unreadable_running_task_fails_and_the_others_go_on(fixture: StoreFixtur
             "the task is not claimed again"
         );
     }
+}
+
+/// The parser of stored items accepts 127 levels. The model's JSON has 127, and its item adds one.
+#[apply(both)]
+async fn turn_with_deeply_nested_json_leaves_a_readable_journal(fixture: StoreFixture) {
+    let harness = EngineHarness::new(fixture, &[]).await;
+    harness.script(|number| {
+        let raw = (0..126).fold(json!({}), |inner, _| json!([inner]));
+        Ok(Answer {
+            raw,
+            ..turn(if number == 1 { SMALL } else { &[] })
+        })
+    });
+    let task = harness.stopped().await;
+    assert_eq!(harness.status(task).await, TaskStatus::Completed);
+    assert_eq!(harness.executions(task, "/refund"), 1);
 }
 
 #[apply(both)]

@@ -31,10 +31,12 @@ use holdpoint::task::time::Time;
 use macro_rules_attribute::apply;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
 use super::engine_harness::{
     EngineHarness, alice, alice_decides, alice_is_refused, claimed, join, outcomes, whole,
 };
+use super::two_replicas::Pair;
 use crate::store::store_fixture::{StoreFixture, both};
 use crate::support::{eventually, repetitions, until};
 
@@ -299,15 +301,33 @@ async fn approval_against_a_leaving_asker_runs_the_call_once_in_sixty_races_on_p
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn asker_on_one_replica_gets_the_result_of_an_approval_on_another() {
-    let harness = harness(StoreFixture::postgres().await).await;
-    let (here, there) = (harness.engine(8), harness.engine(8));
-    let task = ask(&here, 1, Duration::ZERO).await.call.task_id;
-    let asking = asking(&here, 1);
-    until_present(&harness, task, |until| until > Time(0)).await;
-    approve(&harness, &there, task).await;
-    let answer = asking.await.unwrap().unwrap();
-    assert_eq!(answer.call.outcome, Some(Outcome::Succeeded));
-    assert_eq!(harness.executions(task, "/refund"), 1);
+    for notifies in [true, false] {
+        let pair = Pair::of(harness(StoreFixture::postgres().await).await).await;
+        let harness = &pair.harness;
+        if !notifies {
+            harness.fixture.store.mute();
+            pair.other.mute();
+        }
+        let wait = Duration::from_mins(5);
+        // The service runs the refund, and the asker runs the other call.
+        let ours = (refund(1, wait), Some(Outcome::Succeeded), 1);
+        for (proposal, outcome, executions) in [ours, (bash(wait), None, 0)] {
+            let unwaited = Proposal {
+                wait: Duration::ZERO,
+                ..proposal.clone()
+            };
+            let task = asks(&pair.here, &unwaited).await.task_id;
+            let asking = asking_by(&pair.here, proposal);
+            until_present(harness, task, |until| until > Time(0)).await;
+            approve(harness, &pair.there, task).await;
+            // An ask that misses the approval would wait for five minutes.
+            let answer = timeout(LONG, asking).await.expect("the ask is woken");
+            let call = answer.unwrap().unwrap().call;
+            assert_eq!((call.task_id, call.outcome), (task, outcome));
+            assert_eq!(call.permit.is_some(), outcome.is_none());
+            assert_eq!(harness.executions(task, "/refund"), executions);
+        }
+    }
 }
 
 #[apply(both)]

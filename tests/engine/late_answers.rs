@@ -121,16 +121,20 @@ async fn late_answer_closes_the_open_reconcile_request_and_is_the_result() {
 }
 
 /// A failover may lose the start of a call while the process that sent the call still waits for the
-/// answer. Here, a copy of the judgement replaces the start in the journal.
-#[tokio::test(flavor = "multi_thread")]
-async fn late_answer_to_an_attempt_whose_start_was_lost_closes_the_reconcile_request() {
-    let (harness, task, [late]) = unknown().await;
+/// answer. Here, a copy of the judgement replaces each start in the journal.
+async fn lose_starts(harness: &EngineHarness, task: TaskId) {
     let lose = "update agent_task_item set (type, role, body) =
             (select type, role, body from agent_task_item where type = 'judged' limit 1)
         where type = 'tool_started'";
     harness.fixture.database().execute(lose).await;
     let progress = Progress::from_items(&harness.journal(task).await.items);
     assert_eq!((progress.calls[0].attempts, progress.open.len()), (0, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn late_answer_to_an_attempt_whose_start_was_lost_closes_the_reconcile_request() {
+    let (harness, task, [late]) = unknown().await;
+    lose_starts(&harness, task).await;
     late.send(paid()).unwrap();
     check_answered_late(&harness, task).await;
 }
@@ -174,29 +178,61 @@ async fn late_answer_during_a_model_call_ends_no_task_at_its_max_duration() {
     assert_eq!(ended, (TaskStatus::Completed, None, 2));
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn late_answer_to_an_earlier_attempt_is_not_the_result_of_a_repetition() {
-    let (harness, task, [first, second]) = unknown().await;
+/// Lets a person repeat the call, whose outcome is then unknown again.
+async fn repeat(harness: &EngineHarness, task: TaskId) {
     let request = harness.open_specs(task).await.remove(0).request_id;
     let retry = whole(Action::Retry, None);
     let api = harness.engine(0);
     alice_decides(&api, request, retry).await;
     harness.run().await;
+}
+
+/// Lets a person repeat the call. Checks that the late answer to its earlier attempt is not the
+/// result of the later attempt.
+async fn check_repetition(
+    harness: &EngineHarness,
+    task: TaskId,
+    [first, second]: [oneshot::Sender<ToolAnswer>; 2],
+) {
+    repeat(harness, task).await;
     first
         .send(ToolAnswer::Failed {
             content: "no".to_owned(),
             http_status: None,
         })
         .unwrap();
-    until(&harness, task, |fact| matches!(fact, Fact::LateResult(_))).await;
+    until(harness, task, |fact| matches!(fact, Fact::LateResult(_))).await;
     assert_eq!(outcomes(&harness.journal(task).await), []);
     assert_eq!(
         harness.open_specs(task).await[0].kind,
         RequestKind::Reconcile
     );
     second.send(paid()).unwrap();
-    until(&harness, task, |fact| matches!(fact, Fact::ToolResult(_))).await;
+    until(harness, task, |fact| matches!(fact, Fact::ToolResult(_))).await;
     assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Succeeded]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn late_answer_to_an_earlier_attempt_is_not_the_result_of_a_repetition() {
+    let (harness, task, attempts) = unknown().await;
+    check_repetition(&harness, task, attempts).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn late_answer_to_an_attempt_whose_start_was_lost_is_not_the_result_of_a_repetition() {
+    let (harness, task, attempts) = unknown().await;
+    lose_starts(&harness, task).await;
+    harness.later();
+    check_repetition(&harness, task, attempts).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn late_answer_to_the_second_of_two_lost_starts_is_not_the_result_of_a_repetition() {
+    let (harness, task, [_, second, third]) = unknown().await;
+    repeat(&harness, task).await;
+    lose_starts(&harness, task).await;
+    harness.later();
+    check_repetition(&harness, task, [second, third]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,4 +1,4 @@
-//! Tests a shutdown by SIGTERM and SIGHUP, and a kill, while clients wait and while calls or
+//! Tests a shutdown by SIGTERM, SIGINT and SIGHUP, and a kill, while clients wait and while calls or
 //! commands are in flight.
 
 use std::fs::File;
@@ -123,6 +123,29 @@ async fn sigterm_answers_waiting_clients_lets_a_call_end_and_takes_no_work(on: O
     model.otherwise(|_| text_answer("done"));
     let task = ended(&again, &answer).await;
     assert_eq!(task["status"], "Completed", "the result was kept: {task}");
+    assert_eq!(tool.ledger().len(), 1, "the call did not run again");
+}
+
+/// A terminal sends SIGINT for Ctrl-C.
+#[tokio::test(flavor = "multi_thread")]
+async fn sigint_answers_waiting_clients_and_lets_a_call_end() {
+    let (model, tool, folder) = fakes().await;
+    let database = Database::of(On::Sqlite).await;
+    let yaml = paying(&model, &tool, &database, "once");
+    let mut served = Served::start(folder.path(), &yaml, &[]);
+    model.then(calls(&[("pay", "{}")]));
+    tool.close();
+    let answer = signaled_during_a_call(&served, &tool, 1, Signal::INT).await;
+    assert_eq!(
+        answer["status"], "Running",
+        "the client is answered: {answer}"
+    );
+    not_ready(&served).await;
+    tool.open();
+    assert_eq!(served.process.wait().unwrap().code(), Some(0));
+    let again = Served::start(folder.path(), &yaml, &[]);
+    model.otherwise(|_| text_answer("done"));
+    assert_eq!(ended(&again, &answer).await["status"], "Completed");
     assert_eq!(tool.ledger().len(), 1, "the call did not run again");
 }
 

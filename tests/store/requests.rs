@@ -138,6 +138,46 @@ async fn request_that_one_change_opens_and_closes_is_in_no_inbox(fixture: StoreF
 }
 
 #[apply(every_statement)]
+async fn request_leaves_the_inbox_in_the_commit_that_closes_it(fixture: StoreFixture) {
+    let other = fixture.paused(finance(1)).await.1.request_id;
+    let others = format!("inbox where request_id = {}", fixture.literal(other.0));
+    for reason in [
+        None,
+        Some(CloseReason::Expired),
+        Some(CloseReason::Superseded),
+        Some(CloseReason::Canceled),
+        Some(CloseReason::ToolChanged),
+        Some(CloseReason::AnsweredLate),
+    ] {
+        let is_expired = reason == Some(CloseReason::Expired);
+        let terms = Terms {
+            expires_in: is_expired.then_some(Duration::ZERO),
+            ..finance(1)
+        };
+        let (id, question) = fixture.paused(terms).await;
+        assert_eq!(fixture.count("inbox").await, 4, "{reason:?}");
+        let mut close = fixture
+            .deciding(id, &question, "bob", Action::Approve)
+            .await;
+        if let Some(reason) = reason {
+            let status = if is_expired {
+                RequestStatus::Expired
+            } else {
+                RequestStatus::Withdrawn
+            };
+            close.facts[0] = Fact::RequestClosed {
+                request_id: question.request_id,
+                status,
+                reason,
+            };
+        }
+        fixture.write(close).await.unwrap();
+        assert_eq!(fixture.count("inbox").await, 2, "{reason:?}");
+        assert_eq!(fixture.count(&others).await, 2, "{reason:?}");
+    }
+}
+
+#[apply(every_statement)]
 async fn overdue_request_cannot_be_answered_only_expired(fixture: StoreFixture) {
     let terms = Terms {
         expires_in: Some(Duration::from_mins(1)),

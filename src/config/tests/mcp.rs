@@ -52,8 +52,9 @@ fn lock() -> Value {
     };
     json!({"version": 1, "servers": {
         "files": locked(&[
-            tool("read_file", &json!({})), tool("read_all", &json!({})), tool("write_file", &json!({})),
-            tool("drop", &json!({})),
+            tool("read_file", &json!({})),
+            tool("read_all", &json!({"annotations": {"readOnlyHint": true, "idempotentHint": true}})),
+            tool("write_file", &json!({})), tool("drop", &json!({})),
         ]),
         "tickets": locked(&[
             tool("ticket.close", &json!({"annotations": {"readOnlyHint": false, "idempotentHint": true}})),

@@ -55,6 +55,7 @@ codes! {
     RequestExpired = "The request's deadline has passed.";
     RequestWithdrawn = "The request was withdrawn.";
     ForeignOrigin = "The request comes from a page of another origin, which is not allowed here.";
+    ShownToAnother = "The form is from a page that was shown to another user. Nothing was changed.";
     NoOrigin = "The request has no `Origin`. A link is answered by the form of its page, in a browser.";
     Unavailable = "The service is not available right now. Try again shortly.";
     Internal = "The service has failed. Its log has the cause under the request's id.";

@@ -1,5 +1,6 @@
 //! Stores a tool's answer that arrives after the attempt has timed out.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 use super::MAX_TRIES;
@@ -60,9 +61,17 @@ impl Engine {
                 Err(error) => return Err(error.into()),
             };
             let state = session.own.progress.call(late.call);
+            let start = state.and_then(|state| state.start.as_ref());
             // A failover may have lost the start of this attempt. The journal then shows fewer
-            // attempts, and no later attempt was started.
-            if state.is_some_and(|state| state.attempts > late.attempt) {
+            // attempts, and no later attempt was started. If a person then lets the call run again,
+            // the later attempt has the number of the lost attempt, or a lower number if several
+            // starts were lost.
+            let is_later = start.is_some_and(|start| match start.attempt.cmp(&late.attempt) {
+                Ordering::Greater => true,
+                Ordering::Equal => start.at != late.started_at,
+                Ordering::Less => start.at > late.started_at,
+            });
+            if is_later {
                 // A later attempt was started. Only the later attempt's answer becomes the call's
                 // result, so this answer becomes a late result. An earlier try of this loop may
                 // have journaled it already: a commit can succeed while its confirmation is lost.

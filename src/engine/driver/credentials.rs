@@ -26,7 +26,8 @@ use crate::tool::human::{Service, credential_form};
 
 impl<'e> Driver<'e> {
     /// Returns the `stored_credentials` of the task. First commits pending credentials, because
-    /// `stored_credentials` reads the database. Retries while the database does not answer.
+    /// `stored_credentials` reads the database. Retries while the database does not answer, unless
+    /// a client waits (see `Engine::back_off_after_read`).
     pub(crate) async fn credentials(&mut self) -> Result<Credentials, Stop> {
         if !self.session.credentials.is_empty() {
             self.save(self.engine.take_lease()).await?;
@@ -34,7 +35,7 @@ impl<'e> Driver<'e> {
         loop {
             match stored_credentials(self.engine, self.session).await {
                 Ok(known) => return Ok(known),
-                Err(_) => self.engine.back_off().await?,
+                Err(_) => self.engine.back_off_after_read(self.session).await?,
             }
         }
     }

@@ -26,7 +26,7 @@ impl Driver<'_> {
     /// allowed call. In this case, returns `judged`, and adds the reason of `hold_if_uncertain`.
     ///
     /// # Errors
-    /// `Lost` when the service goes down before the database answers.
+    /// As from `Engine::back_off_after_read`.
     pub(super) async fn allow_if_granted(
         &self,
         state: &CallState,
@@ -85,7 +85,7 @@ impl Driver<'_> {
         let found = loop {
             match engine.store.grants_covering(&call).await {
                 Ok(found) => break found,
-                Err(ReadError::Unavailable) => engine.back_off().await?,
+                Err(ReadError::Unavailable) => engine.back_off_after_read(self.session).await?,
                 Err(error @ ReadError::Corrupt(_)) => {
                     tracing::error!(task = %own.task_id(), %error, "a standing decision cannot be read; it no longer counts");
                     break Vec::new();

@@ -33,6 +33,7 @@ use self::finish::{finish, finish_without_agent, reopen};
 use super::Engine;
 use super::recovery::damaged_task::{is_out_of_takeovers, no_progress};
 use super::session::{Stop, TaskSession};
+use crate::store::CommitError;
 use crate::task::change::LeaseChange;
 use crate::task::status::TaskStatus;
 use crate::task::step::{AwaitedEvent, Ending, Step, next_step};
@@ -40,7 +41,8 @@ use crate::task::step::{AwaitedEvent, Ending, Step, next_step};
 impl Engine {
     /// Drives a task until it waits, ends, or belongs to another driver. Returns the session only
     /// if the session equals the journal. Returns `None` if the driver had to stop early
-    /// ([`Stop::Lost`]), or if facts are still pending.
+    /// ([`Stop::Lost`]), or if facts are still pending. If the driver had to stop before its first
+    /// commit, refuses the command that waits for this commit as unavailable.
     pub(in crate::engine) async fn drive(
         self: Arc<Self>,
         mut session: TaskSession,
@@ -52,6 +54,9 @@ impl Engine {
                 Err(Stop::Lost) => break false,
             }
         };
+        if !ended && let Some(reply) = session.reply.take() {
+            let _ = reply.send(Err(CommitError::Unavailable));
+        }
         self.await_late_answers(
             session.task_id(),
             std::mem::take(&mut session.late_attempts),

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use futures_util::future::{Either, select};
+use serde_json::Value;
 
 use super::{Driver, Stop};
 use crate::engine::runtime::in_flight_model_calls::ModelCallGuard;
@@ -16,9 +17,14 @@ use crate::task::id::CallId;
 use crate::task::item::{Fact, ToolCall, Turn};
 use crate::task::request::RequestKind;
 use crate::task::step::Ending;
-use crate::task::text::without_nul;
+use crate::task::text::{nesting_depth, without_nul};
 use crate::tool::catalog::CatalogEntry;
 use crate::tool::{self, human};
+
+/// The maximum nesting depth of a stored [`Turn::raw`]. A turn with a deeper `raw` is stored
+/// without it. The parser of stored items accepts 127 levels in all, and the JSON of an endpoint
+/// may have as many.
+const MAX_RAW_DEPTH: usize = 100;
 
 impl Driver<'_> {
     /// Commits the pending facts, calls the model, and journals the model's turn or the task's
@@ -180,7 +186,11 @@ impl Driver<'_> {
             tool_calls: tool_calls.collect(),
             finish_reason: answer.finish_reason,
             usage: answer.usage,
-            raw: answer.raw,
+            raw: if nesting_depth(&answer.raw) > MAX_RAW_DEPTH {
+                Value::Null
+            } else {
+                answer.raw
+            },
         };
         self.session.push(Fact::AssistantMessage(turn));
     }

@@ -15,8 +15,19 @@ use crate::tool::StartReason;
 struct UncomparedCalls {
     /// The calls whose tools could not be compared, with the problem of each.
     failed: Vec<(CallId, String)>,
-    /// The calls that were skipped, because a credential is missing.
-    skipped: Vec<CallId>,
+    /// Whether calls were skipped, because a credential is missing.
+    has_skipped: bool,
+}
+
+/// The result of [`Driver::prepare_tools`].
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum ToolPreparation {
+    /// The tools of all calls were compared recently.
+    Complete,
+    /// The tools of some calls were not compared, because a credential is missing.
+    LacksCredentials,
+    /// A tool could not be compared, so its calls do not start.
+    Failed,
 }
 
 impl Driver<'_> {
@@ -34,20 +45,27 @@ impl Driver<'_> {
 
     /// Compares the tools of these calls with their reviewed definitions, right before the calls
     /// start. If a command waits for the next commit, first commits the pending facts, unless the
-    /// call is made at a gate. Returns the calls whose tools were not compared because a credential
-    /// is missing. If a tool cannot be compared, ends its calls (see `end_unattempted`) and returns
-    /// `None`, so that the driver asks `next_step` again.
+    /// call is made at a gate. If a tool cannot be compared, ends its calls (see `end_unattempted`).
     ///
     /// # Errors
     /// As from `Engine::save`.
     pub(super) async fn prepare_tools(
         &mut self,
         calls: &[CallId],
-    ) -> Result<Option<Vec<CallId>>, Stop> {
-        let UncomparedCalls { failed, skipped } = self.compare_tools(calls, true).await?;
-        let are_ready = failed.is_empty();
-        self.end_unattempted(failed).await?;
-        Ok(are_ready.then_some(skipped))
+    ) -> Result<ToolPreparation, Stop> {
+        let UncomparedCalls {
+            failed,
+            has_skipped,
+        } = self.compare_tools(calls, true).await?;
+        if !failed.is_empty() {
+            self.end_unattempted(failed).await?;
+            return Ok(ToolPreparation::Failed);
+        }
+        Ok(if has_skipped {
+            ToolPreparation::LacksCredentials
+        } else {
+            ToolPreparation::Complete
+        })
     }
 
     /// Compares the tools whose last comparison is too old. `start_now` says whether the calls start
@@ -99,7 +117,7 @@ impl Driver<'_> {
         });
         Ok(UncomparedCalls {
             failed: join_all(compared).await.into_iter().flatten().collect(),
-            skipped: lacking.into_iter().map(|(id, _, _)| id).collect(),
+            has_skipped: !lacking.is_empty(),
         })
     }
 }

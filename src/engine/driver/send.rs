@@ -65,10 +65,14 @@ impl Driver<'_> {
                 self.engine.awaited_calls.keep_raw_result(call.task_id, raw);
             }
             if matches!(answer, ToolAnswer::Unknown { .. }) {
-                let attempt = self.session.own.progress.attempts(call.call_id);
+                let state = self.session.own.progress.call(call.call_id);
+                let start = state.and_then(|state| state.start.as_ref());
+                let start = start.map(|start| (start.attempt, start.at));
+                let (attempt, started_at) = start.unwrap_or_default();
                 self.session.late_attempts.push(LateAttempt {
                     call: call.call_id,
                     attempt,
+                    started_at,
                     tool: tool.spec().name.clone(),
                     answer: call.late.clone(),
                 });

@@ -11,6 +11,7 @@ use std::time::Duration;
 use futures_util::future::{Either, join_all, maybe_done, select};
 use tokio::sync::OwnedSemaphorePermit;
 
+use super::prepare_tools::ToolPreparation;
 use super::{Driver, Stop};
 use crate::engine::recovery::integrity::approval_damage;
 use crate::failpoint;
@@ -87,10 +88,8 @@ impl<'e> Driver<'e> {
     /// the service stops, the driver queues the task at its next step.
     async fn prepare_attempts(&mut self, calls: &[CallId]) -> Result<Option<ToolAttempts>, Stop> {
         self.save_openings().await?;
-        let Some(uncompared) = self.prepare_tools(calls).await? else {
-            return Ok(None);
-        };
-        if self.engine.stop.is_cancelled() {
+        let prepared = self.prepare_tools(calls).await?;
+        if prepared == ToolPreparation::Failed || self.engine.stop.is_cancelled() {
             return Ok(None);
         }
         let compared = self.present_tools(calls);
@@ -104,7 +103,7 @@ impl<'e> Driver<'e> {
         if self.request_missing_credentials(calls, &credentials) {
             return Ok(None);
         }
-        if !uncompared.is_empty() || self.present_tools(calls) != compared {
+        if prepared == ToolPreparation::LacksCredentials || self.present_tools(calls) != compared {
             // While this function prepared or judged the calls, a person gave the credential that
             // was missing for a comparison, or another task found that a server has changed a tool.
             // So the judgements may be out of date: no call starts, and the driver asks `next_step`

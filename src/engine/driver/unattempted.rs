@@ -8,9 +8,9 @@ use crate::task::item::Outcome;
 use crate::task::tool_spec::Effect;
 
 impl Driver<'_> {
-    /// Fails each of these calls with its problem. Exception: if an earlier attempt at a `once`
-    /// call, or at an idempotent call whose tool has changed since it asked a question, may have
-    /// taken effect, does not fail the call, but asks a person about its outcome.
+    /// Fails each of these calls with its problem. Exception: an earlier attempt may have taken
+    /// effect, and the call is `once`, or idempotent with a tool that has changed since it asked a
+    /// question. Asks a person about the outcome of such a call instead of failing the call.
     ///
     /// # Errors
     /// `Lost` when the service goes down before the database answers.

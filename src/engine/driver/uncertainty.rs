@@ -66,7 +66,7 @@ impl Driver<'_> {
     /// just before.
     ///
     /// # Errors
-    /// `Lost` when the service goes down before the database answers.
+    /// As from `Engine::back_off_after_read`.
     pub(super) async fn hold_if_in_doubt_at_gate(
         &self,
         state: &CallState,
@@ -84,7 +84,9 @@ impl Driver<'_> {
         let reason = loop {
             match self.engine.quarantine_before_start(row, name).await {
                 Ok(reason) => break reason,
-                Err(ReadError::Unavailable) => self.engine.back_off().await?,
+                Err(ReadError::Unavailable) => {
+                    self.engine.back_off_after_read(self.session).await?;
+                }
                 Err(error @ ReadError::Corrupt(_)) => {
                     tracing::error!(task = %row.task_id, %error, "earlier calls at a gate cannot be read; the call is held");
                     break Some(CALLS_UNREADABLE_REASON.to_owned());

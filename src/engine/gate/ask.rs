@@ -72,7 +72,8 @@ struct Waiter<'w> {
 
 /// The result of one round of an ask. A round reads the call once, and starts the call if possible.
 enum Round {
-    Answer(Box<GateAnswer>),
+    /// The ask is answered with the call, and with [`GateAnswer::delivery`].
+    Answer(Box<GateCall>, Option<ResultDelivery>),
     /// The next round begins at once, because the call may have changed. It uses this session; with
     /// `None`, it loads the task again.
     Retry(Option<Box<TaskSession>>),
@@ -110,7 +111,6 @@ impl Gates<'_> {
             // All steps but the wait are boxed, so that the wait keeps no memory for their futures.
             let begun = gate_proposal.continue_or_propose(ask.clone(), claim_limit);
             let (is_named, proposed) = Box::pin(begun).await?;
-            let replayed = is_named && matches!(proposed, Proposed::Continues(_));
             let waiter = |guard, listener, continues: bool| Waiter {
                 gates: self,
                 gate_proposal,
@@ -132,20 +132,21 @@ impl Gates<'_> {
                 Proposed::Continues(task) => {
                     let guard = AskerGuard::new(self.engine, task);
                     let listener = self.engine.store.listen_to_local_commits(task);
-                    waiter(guard, listener, true).wait_for_verdict(None).await?
+                    let waiter = waiter(guard, listener, true);
+                    waiter.wait_for_verdict(None, is_named).await?
                 }
                 Proposed::Stored(guard, drive) => {
                     let mut waiter = waiter(guard, drive.listener, false);
                     waiter.name_by_key();
                     let session = waiter.wait_for_drive(drive.end).await;
-                    waiter.wait_for_verdict(session).await?
+                    waiter.wait_for_verdict(session, false).await?
                 }
                 Proposed::Outdated => None,
             };
             if let Some(answer) = answer {
                 let (gate, decision) = (&answer.call.gate, answer.call.decision.as_str());
                 tracing::info!(target: "holdpoint::metric", metric = "gate_call", %gate, decision);
-                return Ok(GateAnswer { replayed, ..answer });
+                return Ok(answer);
             }
         }
         Err(Refusal::Unavailable.into())
@@ -173,15 +174,25 @@ impl Waiter<'_> {
         session.map(Box::new)
     }
 
-    /// Waits until the call has a verdict for this asker, or until the wait is over. Returns `None`
-    /// if the proposal must be handled again from the start (see [`Round::TakenByOther`]).
+    /// Waits until the call has a verdict for this asker, or until the wait is over. `replayed` is
+    /// [`GateAnswer::replayed`]. Returns `None` if the proposal must be handled again from the start
+    /// (see [`Round::TakenByOther`]).
     async fn wait_for_verdict(
         mut self,
         mut session: Option<Box<TaskSession>>,
+        replayed: bool,
     ) -> Result<Option<GateAnswer>, GateRefusal> {
         loop {
             match Box::pin(self.round(session.take())).await? {
-                Round::Answer(answer) => return Ok(Some(*answer)),
+                Round::Answer(call, delivery) => {
+                    let raw = self.gates.engine.awaited_calls.raw_result(self.guard.task);
+                    return Ok(Some(GateAnswer {
+                        raw: raw.filter(|_| call.state == GateState::Settled),
+                        call: *call,
+                        replayed,
+                        delivery,
+                    }));
+                }
                 Round::TakenByOther => return Ok(None),
                 Round::Retry(known) => session = known,
                 // The pause may last minutes. It is not a part of `round`, so that the ask holds no
@@ -214,7 +225,7 @@ impl Waiter<'_> {
             (GateState::Settled, _) => self.answer_settled(session, call).await,
             (GateState::Started, GateDecision::Allow) => {
                 self.guard.forget_presence();
-                Ok(self.answer(call, None))
+                Ok(Round::Answer(Box::new(call), None))
             }
             _ if self.is_taken(&session, &call) => Ok(Round::TakenByOther),
             // This ask's own driver has ended and has not started the call, so the driver got no
@@ -296,7 +307,7 @@ impl Waiter<'_> {
         }
         let delivery =
             is_undelivered.then(|| ResultDelivery::new(Arc::clone(&self.guard), session));
-        Ok(self.answer(call, delivery))
+        Ok(Round::Answer(Box::new(call), delivery))
     }
 
     /// Starts an approved call for this asker. Either this service runs the call, or the answer
@@ -309,7 +320,7 @@ impl Waiter<'_> {
         let store = &self.gates.engine.store;
         if ClaimLimit::session_has_ended(self.claim_limit, store).await? {
             // The guard still has the presence of this ask, so its drop ends the presence.
-            return Ok(self.answer(call, None));
+            return Ok(Round::Answer(Box::new(call), None));
         }
         session.ask = Some(self.ask.clone());
         if session.own.row.asker_until.is_some() {
@@ -324,7 +335,7 @@ impl Waiter<'_> {
             }
             Ok(None) if self.is_over() => {
                 self.guard.forget_presence();
-                Ok(self.answer(call, None))
+                Ok(Round::Answer(Box::new(call), None))
             }
             Ok(None) => Ok(Round::Pause(self.end)),
             Err(error) => round_after_error(error),
@@ -372,7 +383,7 @@ impl Waiter<'_> {
         }
         if is_over {
             self.guard.forget_presence();
-            return Ok(self.answer(call, None));
+            return Ok(Round::Answer(Box::new(call), None));
         }
         self.gate_proposal
             .proposal
@@ -455,17 +466,6 @@ impl Waiter<'_> {
 
     fn is_over(&self) -> bool {
         Instant::now() >= self.end || self.gates.engine.stop.is_cancelled()
-    }
-
-    fn answer(&self, call: GateCall, delivery: Option<ResultDelivery>) -> Round {
-        let is_settled = call.state == GateState::Settled;
-        let raw = self.gates.engine.awaited_calls.raw_result(self.guard.task);
-        Round::Answer(Box::new(GateAnswer {
-            call,
-            replayed: false,
-            raw: raw.filter(|_| is_settled),
-            delivery,
-        }))
     }
 
     /// Returns the time for which the asker counts as waiting: the rest of its wait, plus the

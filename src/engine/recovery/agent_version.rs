@@ -10,7 +10,7 @@ use crate::agent::Agent;
 use crate::agent::version::DefinitionError;
 use crate::engine::Engine;
 use crate::engine::session::{Stop, TaskSession};
-use crate::store::{CommitError, ReadError, Store};
+use crate::store::{ReadError, Store};
 use crate::task::change::TaskRow;
 use crate::task::failure::{Failure, FailureCode};
 use crate::world::Locked;
@@ -53,22 +53,19 @@ impl Engine {
         Ok(Ok(agent))
     }
 
-    /// Like [`Engine::agent_of`], but retries while the database does not answer. If a command
-    /// waits for this driver's first commit, does not retry: refuses the command, and returns
-    /// `Lost`.
+    /// Like [`Engine::agent_of`], but retries while the database does not answer.
+    ///
+    /// # Errors
+    /// As from `Engine::back_off_after_read`.
     pub(in crate::engine) async fn load_agent(
         &self,
-        session: &mut TaskSession,
+        session: &TaskSession,
     ) -> Result<Result<Arc<Agent>, Failure>, Stop> {
         loop {
             if let Ok(found) = self.agent_of(&session.own.row).await {
                 return Ok(found);
             }
-            if let Some(reply) = session.reply.take() {
-                let _ = reply.send(Err(CommitError::Unavailable));
-                return Err(Stop::Lost);
-            }
-            self.back_off().await?;
+            self.back_off_after_read(session).await?;
         }
     }
 }

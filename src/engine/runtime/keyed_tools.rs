@@ -12,9 +12,10 @@ use tokio::time::Instant;
 use crate::task::user::UserKey;
 use crate::world::Locked;
 
-/// The time for which the result of a read counts. In this time, another replica may store the key
-/// of a call whose server has asked a question. An equal proposal is then a new call, so its tool
-/// runs again. The effect of a repeatable call permits this.
+/// The time for which this process uses the result of a read instead of reading again. Meanwhile,
+/// another replica may store the key of a call whose server has asked a question. This process then
+/// treats an equal proposal as a new call, so the tool runs again. The effect of a repeatable call
+/// permits this.
 const REMEMBERED_FOR: Duration = Duration::from_secs(1);
 
 /// The place of a call at a gate. Only calls of one place are compared with each other.

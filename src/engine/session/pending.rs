@@ -18,6 +18,8 @@ use crate::tool::{LateSlot, ToolAnswer};
 pub(in crate::engine) struct LateAttempt {
     pub call: CallId,
     pub attempt: u32,
+    /// The time of the commit that recorded the attempt's start.
+    pub started_at: Time,
     pub tool: String,
     pub answer: LateSlot,
 }

@@ -80,6 +80,21 @@ impl Engine {
         }
     }
 
+    /// Waits before a failed read is tried again.
+    ///
+    /// # Errors
+    /// `Lost` once the service has gone down. Also `Lost`, without a wait, if a client waits for
+    /// the session's first commit: the client is then refused, because an outage may last long.
+    pub(in crate::engine) async fn back_off_after_read(
+        &self,
+        session: &TaskSession,
+    ) -> Result<(), Stop> {
+        if session.reply.is_some() || session.own.guard.is_some() {
+            return Err(Stop::Lost);
+        }
+        self.back_off().await
+    }
+
     /// Reads the tree's new events, if the last read no longer counts as current
     /// (`TaskTree::fresh`). If the database does not answer, reads again after a pause.
     ///

@@ -5,6 +5,7 @@ use uuid::Uuid;
 
 use super::RequestContext;
 use super::known_paths::{page_path, start_of};
+use crate::engine::{Detail, DetailCode};
 use crate::http::pages::layout;
 use crate::http::pages::link::sign_in_paragraph;
 use crate::http::pages::resume;
@@ -62,20 +63,25 @@ fn sign_in_link(
 
 /// Returns the path of an intervention request's page, if the HTTP request was for this page or for
 /// a form on it. Also returns `None` after a problem that leaves open whether the reader may see
-/// the intervention request.
+/// the intervention request. If the form was from a page of another user, returns the path of the
+/// page with the form, on any page.
 fn back_path(context: &RequestContext, problem: &Problem, prefix: &str) -> Option<String> {
     let may_hide_request = matches!(
         problem.code,
         Code::Unauthorized | Code::Forbidden | Code::NotFound | Code::LinkExpired
     );
-    if may_hide_request && !problem.members.contains_key("request") {
+    let is_others_form = problem.detail == Detail::Coded(DetailCode::ShownToAnother);
+    if may_hide_request && !is_others_form && !problem.members.contains_key("request") {
         return None;
     }
     if context.is_link() {
         return Some(format!("{prefix}{}", context.path));
     }
     let start = start_of(&resume::show::OP)?;
-    let rest = context.path.strip_prefix(start)?;
+    let Some(rest) = context.path.strip_prefix(start) else {
+        let page = page_path(&context.path).filter(|_| is_others_form)?;
+        return Some(format!("{prefix}{page}"));
+    };
     let id = rest.split(['/', '?']).next()?;
     let id = Uuid::parse_str(id).ok()?;
     Some(format!("{prefix}{start}{id}"))

@@ -234,7 +234,8 @@ async fn begin_report(
     }))
 }
 
-/// Returns the report in a `McpResponse`; `None` if the response is to no call that passed here.
+/// Returns the report in a `McpResponse`; `None` if the response has no id of an attempt, or if its
+/// method is not `tools/call`.
 fn read_report(message: &[u8]) -> Result<Option<AttemptReport>, Malformed> {
     let checked = read(message, field::MCP_RESPONSE)?;
     let attempt = checked.attempt.as_deref().and_then(parse_attempt_id);

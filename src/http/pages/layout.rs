@@ -17,7 +17,7 @@ use uuid::Uuid;
 use super::error_texts::{self, localized, untranslated};
 use super::language::Language;
 use super::translations::{Translations, fill};
-use crate::engine::FieldError;
+use crate::engine::{Detail, DetailCode, FieldError};
 use crate::http::server::problem::{Code, Problem};
 pub(crate) use crate::task::text_safety::visible;
 
@@ -92,7 +92,8 @@ pub(super) fn frame_with_tab_title(language: Language, title: &str, body: &Marku
 /// in a section for support. If the problem has the member `decision`, the page also shows this
 /// earlier decision. `instance` is the id of the HTTP request, which the page shows. Without an id,
 /// equal problems give equal pages. `sign_in_again` has a link to the sign-in page, if a sign-in
-/// could help. `back_path` is the path of the request's page, if the reader can return to it.
+/// could help. `back_path` is the path of the page with the request or the form, if the reader can
+/// return to it.
 #[must_use]
 pub(crate) fn problem_page(
     problem: &Problem,
@@ -124,7 +125,7 @@ pub(crate) fn problem_page(
                 p { (earlier_decision_text(words, &decision)) }
             }
             @if let Some(sign_in_again) = sign_in_again { (sign_in_again) }
-            @if let Some(path) = back_path { p { a href=(path) { (words.back) } } }
+            @if let Some(path) = back_path { p { a href=(path) { (back_text(words, problem)) } } }
             details {
                 summary { (words.for_support) }
                 p.soft lang="en" { (title) ". " (visible(&problem.detail.to_string())) }
@@ -133,6 +134,16 @@ pub(crate) fn problem_page(
             }
         },
     )
+}
+
+/// Returns the text of the link that leads back. If a form was from a page of another user, the link
+/// loads this page for the user who is signed in now.
+fn back_text(words: &Translations, problem: &Problem) -> &'static str {
+    if problem.detail == Detail::Coded(DetailCode::ShownToAnother) {
+        words.live_reload
+    } else {
+        words.back
+    }
 }
 
 fn earlier_decision_text(words: &Translations, decision: &Value) -> String {
@@ -197,7 +208,6 @@ fn member<'a>(error: &'a Value, name: &str) -> &'a str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::DetailCode;
     use serde_json::json;
 
     #[test]

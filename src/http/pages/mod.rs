@@ -10,6 +10,7 @@ pub(crate) mod link;
 pub(crate) mod problems;
 pub(crate) mod request;
 pub(crate) mod resume;
+mod shown_to;
 pub(crate) mod sign_in;
 pub(crate) mod site;
 pub(crate) mod site_texts;

@@ -59,7 +59,7 @@ codes! {
     BadRequest = "bad_request", 400, "The request cannot be read";
     /// The request has no key, or an unknown key.
     Unauthorized = "unauthorized", 401, "A key is needed";
-    /// The caller is known, but may not do this.
+    /// The caller may not do this, or the service refuses the request's host or origin.
     Forbidden = "forbidden", 403, "Not allowed";
     /// The resource does not exist, or belongs to another tenant.
     NotFound = "not_found", 404, "Not found";

@@ -114,7 +114,7 @@ async fn refused_token_is_replaced_once_and_the_call_repeated_once() {
     assert_eq!((fetches(&renewed), renewed.calls().len()), (2, 2));
 
     let refusing = server(3600, |_| Some(answer(401, "text/plain", TOKEN))).await;
-    let told = "The call failed: the server answered 401 to the headers `authorization`.";
+    let told = "The call failed: the server answered 401 to the headers `Authorization`.";
     assert_eq!(
         called(&client_of(&refusing)).await,
         McpOutcome::Failed(told.to_owned())
@@ -146,7 +146,7 @@ async fn token_refused_while_a_conversation_begins_is_replaced_once() {
     }
 
     let refusing = issuing(3600, |_| Some(answer(401, "text/plain", TOKEN))).await;
-    let told = "the server answered 401 to the headers `authorization`";
+    let told = "the server answered 401 to the headers `Authorization`";
     assert_eq!(
         called(&client_of(&refusing)).await,
         McpOutcome::NotSent(told.to_owned())
@@ -284,8 +284,23 @@ fn token_is_kept_for_the_redaction_until_it_expires() {
 }
 
 #[tokio::test]
+async fn token_without_a_type_is_a_bearer_token() {
+    let server = Fake::new(|seen| {
+        if seen.path == "/token" {
+            let token = json!({"access_token": TOKEN}).to_string();
+            return Some(answer(200, "application/json", token));
+        }
+        modern(seen).or_else(|| Some(seen.result(&said("done"))))
+    })
+    .await;
+    assert_eq!(called(&client_of(&server)).await, succeeded("done"));
+    let sent = server.calls()[0].header("authorization").map(str::to_owned);
+    assert_eq!(sent, Some(format!("Bearer {TOKEN}")));
+}
+
+#[tokio::test]
 async fn endpoint_without_a_usable_token_lets_no_call_out() {
-    let answers: [fn() -> Response; 8] = [
+    let answers: [fn() -> Response; 7] = [
         || {
             answer(
                 400,
@@ -296,7 +311,6 @@ async fn endpoint_without_a_usable_token_lets_no_call_out() {
         || answer(500, "text/plain", TOKEN),
         || answer(302, "text/plain", TOKEN),
         || answer(200, "text/plain", TOKEN),
-        || answer(200, "application/json", r#"{"access_token":"t0ken-t0ken"}"#),
         || {
             answer(
                 200,

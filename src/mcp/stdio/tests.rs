@@ -5,12 +5,18 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering as Order};
 
 use futures_util::future::join_all;
+use reqwest::header::HeaderMap;
 use serde_json::json;
 
+use super::super::client::{Client, Connection};
+use super::super::comparison::{Need, ToolComparison};
 use super::super::content::NO_RESULT;
-use super::super::fake::{OwnedCall, succeeded};
+use super::super::fake::{NET, OwnedCall, Quick, called, succeeded};
+use super::super::lock::LockedServer;
+use super::super::settings::Transport;
 use super::*;
 use crate::tool::AttemptPermit;
+use crate::world::Clock;
 use crate::world::captured::Captured;
 
 mod ends;
@@ -101,6 +107,32 @@ impl Served {
     async fn called(&self) -> McpOutcome {
         self.call(&OwnedCall::default(), LONG).await
     }
+
+    /// Creates a client that starts a child of its own. Its calls have the timeout [`SHORT`].
+    fn client(&self) -> Client {
+        let transport = Transport::Stdio(self.stdio.command.clone());
+        let clock: Arc<dyn Clock> = Arc::new(Quick::default());
+        let log = (Arc::default(), false);
+        let mut client = Client::new("files", transport, SHORT, None, &NET, &clock, log);
+        if let Connection::Stdio(stdio) = &mut client.connection {
+            stdio.guard = self.stdio.guard.clone();
+            stdio.limits = self.stdio.limits;
+        }
+        client
+    }
+}
+
+/// Compares the server's tools like the driver before the start of a repeatable call.
+async fn prepared(client: &Client, comparison: &ToolComparison) {
+    let locked = LockedServer {
+        server: Value::Null,
+        protocol: String::new(),
+        locked_at: String::new(),
+        tools: BTreeMap::new(),
+    };
+    let none = HeaderMap::new();
+    let compared = comparison.compare(Need::Start, "files", client, &locked, &none);
+    compared.await.unwrap();
 }
 
 fn notes(directory: &Path) -> Vec<String> {
@@ -337,6 +369,23 @@ async fn call_in_time_out_is_canceled_and_a_server_that_lives_goes_on() {
         ),
         (1, 1)
     );
+}
+
+#[tokio::test]
+async fn preparation_of_a_call_waits_for_the_check_of_a_busy_child_and_lists_no_tools_again() {
+    let script = "import time\ndef call(m):\n    while not os.path.exists('go'): time.sleep(0.01)";
+    let server = Served::running(script);
+    let (client, comparison) = (server.client(), ToolComparison::default());
+    prepared(&client, &comparison).await;
+    let late = McpOutcome::Unknown(NO_ANSWER_IN_TIME.to_owned());
+    assert_eq!(called(&client).await, late);
+    let stale = [Need::Judge, Need::Start].map(|need| comparison.is_stale(need, &client));
+    assert_eq!(stale, [false, true]);
+    let releasing = async { std::fs::write(server.directory.path().join("go"), "").unwrap() };
+    tokio::join!(prepared(&client, &comparison), releasing);
+    assert!(!comparison.is_stale(Need::Start, &client));
+    let counts = ["ping", "tools/list", "started"].map(|note| server.count(note));
+    assert_eq!(counts, [1, 1, 1]);
 }
 
 #[tokio::test]

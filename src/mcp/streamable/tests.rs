@@ -306,7 +306,7 @@ async fn refused_credentials_name_their_headers_and_never_a_value() {
             ..OwnedCall::default()
         };
         let client = server.client();
-        let told = format!("the server answered {status} to the headers `x-key`");
+        let told = format!("the server answered {status} to the headers `X-Key`");
         assert_eq!(
             client.call(asking.call()).await,
             McpOutcome::NotSent(told.clone())

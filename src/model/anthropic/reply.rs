@@ -8,12 +8,11 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::turn::{has_type, is_thinking};
-use crate::model::arguments::object_text;
+use crate::model::Answer;
 use crate::model::clean::Cleaner;
 use crate::model::problem::{classify_error, is_non_empty};
 use crate::model::protocol::{AttemptOutcome, MAX_CALLS, retryable, too_many_calls};
 use crate::model::usage::read_usage;
-use crate::model::{Answer, AnswerCall};
 use crate::task::item::FinishReason;
 use crate::task::text::{InvalidEscape, replace_escapes};
 
@@ -175,7 +174,7 @@ impl ReceivedMessage {
             text: Answer::text_beside(&calls, cleaner.text(&text)),
             finish_reason: finish_reason(stop_reason, !calls.is_empty()),
             usage: read_usage(Some(&self.usage), &PROMPT_COUNTS, "output_tokens", None),
-            raw: raw(self.blocks, &calls, cleaner),
+            raw: raw(self.blocks, cleaner),
             calls,
         }))
     }
@@ -205,26 +204,15 @@ fn finish_reason(stop_reason: &str, has_calls: bool) -> FinishReason {
 }
 
 /// Returns the message as it is stored and sent back: the texts are redacted, and everything else
-/// is as received. The `input` of a call comes from the stored call in `calls`; if the stored
-/// arguments are not a JSON object, `input` is `{}`. If redaction would change a thinking block,
-/// the block is left out, because the block is signed and the change would invalidate the
-/// signature.
-fn raw(blocks: Vec<ReceivedBlock>, calls: &[AnswerCall], cleaner: &Cleaner) -> Value {
-    let mut calls = calls.iter();
+/// is as received. A call has no `input`, which requests take from the stored call (see
+/// `Block::call`), because the model may nest it too deeply for a stored message. If redaction
+/// would change a thinking block, the block is left out, because the block is signed and the change
+/// would invalidate the signature.
+fn raw(blocks: Vec<ReceivedBlock>, cleaner: &Cleaner) -> Value {
     let content = blocks.into_iter().filter_map(|block| {
-        let is_call = block.arguments.is_some();
         let sent = Value::Object(block.members);
-        let is_thinking = is_thinking(&sent);
-        let mut kept = cleaner.json(sent.clone());
-        if is_thinking && kept != sent {
-            return None;
-        }
-        if let (true, Some(members), Some(call)) = (is_call, kept.as_object_mut(), calls.next()) {
-            let text = object_text(&call.arguments_text);
-            let input = text.and_then(|text| serde_json::from_str(&text).ok());
-            members.insert("input".to_owned(), input.unwrap_or_else(|| json!({})));
-        }
-        Some(kept)
+        let kept = cleaner.json(sent.clone());
+        (!is_thinking(&sent) || kept == sent).then_some(kept)
     });
     json!({"type": "message", "role": "assistant", "content": content.collect::<Vec<_>>()})
 }
@@ -333,6 +321,21 @@ mod tests {
             message(&content, "end_turn").raw,
             json!({"type": "message", "role": "assistant", "content":
                 [thought("Fine."), {"type": "text", "text": "The key: [secret KEY]"}]})
+        );
+    }
+
+    #[test]
+    fn call_with_deeply_nested_arguments_keeps_the_thoughts_of_its_turn() {
+        let input = (0..120).fold(json!({}), |inner, _| json!({"a": inner}));
+        let thought = json!({"type": "thinking", "thinking": "hm", "signature": "c2ln"});
+        let kept = json!({"type": "tool_use", "id": "a", "name": "x"});
+        let mut call = kept.clone();
+        call["input"] = input.clone();
+        let answer = message(&json!([thought, call]), "tool_use");
+        assert_eq!(answer.calls[0].arguments_text, input.to_string());
+        assert_eq!(
+            answer.raw,
+            json!({"type": "message", "role": "assistant", "content": [thought, kept]})
         );
     }
 

@@ -47,9 +47,9 @@ pub(super) fn by_openai() -> Vec<Message> {
 
 pub(super) fn by_anthropic() -> Vec<Message> {
     let thought = json!({"type": "thinking", "thinking": "hm", "signature": "c2ln"});
-    let call = |id: &str, name: &str, input: Value| json!({"type": "tool_use", "id": id, "name": name, "input": input});
+    let call = |id: &str, name: &str| json!({"type": "tool_use", "id": id, "name": name});
     let first = json!({"type": "message", "role": "assistant", "content": [thought, {"type": "text", "text": "So."},
-        call("toolu_0", "pay", json!({"n": 1})), call("toolu_1", "look", json!({}))]});
+        call("toolu_0", "pay"), call("toolu_1", "look")]});
     let last = json!({"type": "message", "role": "assistant", "content": [thought, {"type": "text", "text": "Done."}]});
     vec![
         user("One."),

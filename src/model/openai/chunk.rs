@@ -7,8 +7,8 @@ use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
 
-/// The members of a chunk that are read; `Null` for a missing member. The last of equal members
-/// counts, as in a [`Value`].
+/// The members of a chunk that are read; `Null` for a missing member. If a chunk repeats a member,
+/// the last value counts, as in a [`Value`].
 #[derive(Debug, Default)]
 pub(super) struct Chunk {
     pub(super) choices: Value,

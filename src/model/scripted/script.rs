@@ -227,7 +227,7 @@ impl RawRule {
         let calls = self.calls.iter().map(|call| {
             Ok(ScriptedCall {
                 name: ScriptTemplate::read(&call.name, known)?,
-                arguments: Arguments::read(call.arguments.as_ref(), known),
+                arguments: Arguments::read(call.arguments.as_ref(), known)?,
             })
         });
         let calls = calls.collect::<Result<_, String>>()?;

@@ -1,7 +1,8 @@
 //! Reads and fills templates: texts with `${captures}` in them, and JSON that is made of such
-//! texts. If a template outside of a call's arguments names a capture that no `matches` of the
-//! script can set, reading the script reports a mistake. In arguments, such a `${name}` stays as
-//! written, because it may be a variable of a shell command. `$${` is a literal `${`.
+//! texts. If a template names a capture that no `matches` of the script can set, reading the script
+//! reports a mistake. In a call's arguments, only a number is such a mistake. There, any other
+//! `${name}` stays as written, because it may be a variable of a shell command. `$${` is a literal
+//! `${`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,14 +25,25 @@ enum Segment {
 impl ScriptTemplate {
     /// Reads a text that may use the `known` captures. The error is a text for people.
     pub(super) fn read(text: &str, known: &BTreeSet<String>) -> Result<Self, String> {
-        let (template, mistake) = Self::parse(text, known);
-        mistake.map_or(Ok(template), Err)
+        Self::parse(text, known, |_| false)
     }
 
-    /// Reads a text in which a `${` that begins none of the `known` captures stays as written. Also
-    /// returns the first such `${` as a mistake, in a text for people.
-    fn parse(text: &str, known: &BTreeSet<String>) -> (Self, Option<String>) {
-        let mut mistake = None;
+    /// Reads a text of a call's arguments, in which a `${` that begins none of the `known` captures
+    /// stays as written, as in a shell command. But a number in braces is a mistake, because it is
+    /// almost always a capture that no rule has. The error is a text for people.
+    fn read_argument(text: &str, known: &BTreeSet<String>) -> Result<Self, String> {
+        let is_digits = |name: &str| !name.is_empty() && name.bytes().all(|b| b.is_ascii_digit());
+        Self::parse(text, known, |name| !name.is_some_and(is_digits))
+    }
+
+    /// Reads a text that may use the `known` captures. `stays` decides about a `${` that begins no
+    /// known capture: whether it stays as written or is a mistake. Its argument is the name in the
+    /// braces; `None` if no `}` follows. The error is a text for people.
+    fn parse(
+        text: &str,
+        known: &BTreeSet<String>,
+        stays: impl Fn(Option<&str>) -> bool,
+    ) -> Result<Self, String> {
         let mut segments = Vec::new();
         let mut literal = String::new();
         let mut rest = text;
@@ -44,12 +56,15 @@ impl ScriptTemplate {
             }
             let named = rest.split_once('}');
             let Some((name, after)) = named.filter(|(name, _)| known.contains(*name)) else {
-                mistake.get_or_insert_with(|| match named {
-                    Some((name, _)) => {
-                        format!("no rule captures `{name}`; a literal `${{` is written `$${{`")
-                    }
-                    None => "a `${` has no `}`; a literal one is written `$${`".to_owned(),
-                });
+                let name = named.map(|(name, _)| name);
+                if !stays(name) {
+                    return Err(match name {
+                        Some(name) => {
+                            format!("no rule captures `{name}`; a literal `${{` is written `$${{`")
+                        }
+                        None => "a `${` has no `}`; a literal one is written `$${`".to_owned(),
+                    });
+                }
                 literal.push_str("${");
                 continue;
             };
@@ -63,7 +78,7 @@ impl ScriptTemplate {
         if !literal.is_empty() {
             segments.push(Segment::Text(literal));
         }
-        (Self(segments), mistake)
+        Ok(Self(segments))
     }
 
     pub(super) fn text(&self, captures: &Captures) -> String {
@@ -80,13 +95,22 @@ impl ScriptTemplate {
     fn json(&self, captures: &Captures, schema: Option<&Value>) -> String {
         let text = self.text(captures);
         let is_capture = matches!(self.0.as_slice(), [Segment::Capture(_)]);
-        let is_string = schema.and_then(|schema| schema.get("type")?.as_str()) == Some("string");
-        if is_capture && !is_string && is_number(&text) {
+        if is_capture && !schema.is_some_and(is_string) && is_number(&text) {
             text
         } else {
             Value::String(text).to_string()
         }
     }
+}
+
+/// Whether the `type` of a JSON Schema permits strings and no numbers.
+fn is_string(schema: &Value) -> bool {
+    let types = match schema.get("type") {
+        Some(Value::Array(types)) => types.as_slice(),
+        one => one.map_or(&[][..], std::slice::from_ref),
+    };
+    let permits = |kind: &str| types.iter().any(|found| found == kind);
+    permits("string") && !permits("number") && !permits("integer")
 }
 
 fn is_number(text: &str) -> bool {
@@ -113,12 +137,19 @@ pub(super) enum Json {
 
 impl Arguments {
     /// Reads the member `arguments`. A missing member means an empty object. A string is a template
-    /// for the whole text of the arguments.
-    pub(super) fn read(value: Option<&OrderedValue>, known: &BTreeSet<String>) -> Self {
+    /// for the whole text of the arguments. The error is a text for people.
+    pub(super) fn read(
+        value: Option<&OrderedValue>,
+        known: &BTreeSet<String>,
+    ) -> Result<Self, String> {
         match value {
-            None | Some(OrderedValue::Scalar(Value::Null)) => Self::Json(Json::Object(Vec::new())),
-            Some(OrderedValue::Text(text)) => Self::Text(ScriptTemplate::parse(text, known).0),
-            Some(value) => Self::Json(Json::read(value, known)),
+            None | Some(OrderedValue::Scalar(Value::Null)) => {
+                Ok(Self::Json(Json::Object(Vec::new())))
+            }
+            Some(OrderedValue::Text(text)) => {
+                ScriptTemplate::read_argument(text, known).map(Self::Text)
+            }
+            Some(value) => Json::read(value, known).map(Self::Json),
         }
     }
 
@@ -137,22 +168,21 @@ impl Arguments {
 }
 
 impl Json {
-    fn read(value: &OrderedValue, known: &BTreeSet<String>) -> Self {
-        match value {
-            OrderedValue::Text(text) => Self::String(ScriptTemplate::parse(text, known).0),
+    fn read(value: &OrderedValue, known: &BTreeSet<String>) -> Result<Self, String> {
+        Ok(match value {
+            OrderedValue::Text(text) => Self::String(ScriptTemplate::read_argument(text, known)?),
             OrderedValue::List(items) => {
-                Self::Array(items.iter().map(|item| Self::read(item, known)).collect())
+                let items = items.iter().map(|item| Self::read(item, known));
+                Self::Array(items.collect::<Result<_, _>>()?)
             }
             OrderedValue::Object(members) => {
-                let members = members.iter();
-                Self::Object(
-                    members
-                        .map(|(name, value)| (name.clone(), Self::read(value, known)))
-                        .collect(),
-                )
+                let members = members
+                    .iter()
+                    .map(|(name, value)| Ok((name.clone(), Self::read(value, known)?)));
+                Self::Object(members.collect::<Result<_, String>>()?)
             }
             OrderedValue::Scalar(value) => Self::Other(value.clone()),
-        }
+        })
     }
 
     fn write(&self, captures: &Captures, schema: Option<&Value>, out: &mut String) {
@@ -191,7 +221,7 @@ mod tests {
 
     fn read(value: &Value, known: &BTreeSet<String>) -> Arguments {
         let value = serde_json::from_value(value.clone()).unwrap();
-        Arguments::read(Some(&value), known)
+        Arguments::read(Some(&value), known).unwrap()
     }
 
     fn captures() -> (Captures, BTreeSet<String>) {
@@ -252,6 +282,16 @@ mod tests {
             arguments.text(&captures, Some(&schema)),
             r#"{"a":"20.50","b":"007","c":"x20.50","d":["a \"b\"",true,"-3"],"e":"5."}"#
         );
+        let alone = read(&json!({"a": "${n}"}), &known);
+        for (types, filled) in [
+            (json!(["string", "null"]), r#"{"a":"20.50"}"#),
+            (json!(["string", "number"]), r#"{"a":20.50}"#),
+            (json!(["integer", "string"]), r#"{"a":20.50}"#),
+            (json!([]), r#"{"a":20.50}"#),
+        ] {
+            let schema = json!({"properties": {"a": {"type": types}}});
+            assert_eq!(alone.text(&captures, Some(&schema)), filled, "{schema}");
+        }
     }
 
     #[test]
@@ -268,9 +308,27 @@ mod tests {
     }
 
     #[test]
+    fn number_that_no_rule_captures_is_a_mistake_in_arguments() {
+        let (_, known) = captures();
+        for wrong in [
+            json!("{\"a\":${7}}"),
+            json!({"a": "${7}"}),
+            json!({"a": [{"b": "x ${0}"}]}),
+        ] {
+            let wrong = serde_json::from_value(wrong).unwrap();
+            let mistake = Arguments::read(Some(&wrong), &known).unwrap_err();
+            assert!(mistake.starts_with("no rule captures `"), "{mistake}");
+        }
+        for kept in ["$${7}", "${7:-a}", "${}", "$7"] {
+            let argument = ScriptTemplate::read_argument(kept, &known);
+            assert!(argument.is_ok(), "{kept}");
+        }
+    }
+
+    #[test]
     fn arguments_may_be_missing_or_any_text() {
         let (captures, known) = captures();
-        let missing = Arguments::read(None, &known);
+        let missing = Arguments::read(None, &known).unwrap();
         assert_eq!(missing.text(&captures, None), "{}");
         assert_eq!(read(&Value::Null, &known).text(&captures, None), "{}");
         let odd = read(&json!("{\"a\":${n},\"a\":1"), &known);

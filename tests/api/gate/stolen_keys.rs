@@ -329,6 +329,20 @@ async fn ask_of_a_session_waits_a_minute_at_most_and_gets_no_permit_after_the_si
     app.stop().await;
 }
 
+#[apply(on_both)]
+async fn read_of_a_session_waits_a_minute_at_most(on: On) {
+    let app = gate(on, "").await;
+    let session = app.sign_in(AGENT).await;
+    // The call has ended, so the service answers the read at once.
+    let ended = ask(&app, &refund(5), 10).await;
+    assert_call(&ended, 200, "allow", "settled", "succeeded");
+    let path = format!("/v1/gate/calls/{}", ended.str("/task_id"));
+    let by_session = app.anonymous().header("cookie", &session);
+    let read = by_session.prefer("wait=300").get(&path).await;
+    read.assert_header(200, "preference-applied", "wait=60");
+    app.stop().await;
+}
+
 /// The service asks for the body (`100 Continue`) once it has authenticated the request.
 #[apply(on_both)]
 async fn allowed_call_whose_body_comes_after_the_sign_out_gets_no_permit(on: On) {

@@ -146,6 +146,7 @@ async fn page_of_standing_decisions_shows_and_ends_them(on: On) {
         "used 0 of 3 times",
         &task.str("/task_id"),
         &format!("action=\"/grants/{id}\""),
+        "name=\"shown_to\" value=\"bob\"",
     ] {
         assert!(shown.contains(part), "{part}: {shown}");
     }
@@ -170,7 +171,13 @@ async fn page_of_standing_decisions_shows_and_ends_them(on: On) {
             .status,
         403
     );
-    let ended = app.approver().submit(&format!("/grants/{id}"), &[]).await;
+    let path = format!("/grants/{id}");
+    let browser = app.approver().accept_html();
+    let refused = browser.submit(&path, &[("shown_to", "eve")]).await;
+    assert_eq!(refused.status, 403, "{}", refused.text);
+    refused.assert_has("<a href=\"/grants\">Load the page again</a>");
+    assert!(listed(app.approver()).await[0]["ended"].is_null());
+    let ended = app.approver().submit(&path, &[("shown_to", "bob")]).await;
     ended.assert_header(303, "location", "/grants");
     let after = page(app.approver(), "/grants").await.text;
     assert!(

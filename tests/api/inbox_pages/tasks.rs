@@ -243,6 +243,27 @@ async fn task_page_cancels_the_task_for_those_who_may_in_two_steps(on: On) {
 }
 
 #[apply(on_both)]
+async fn page_of_a_task_that_was_shown_to_another_user_cancels_nothing(on: On) {
+    let app = finance(on).await;
+    let held = app.held().await;
+    let path = format!("/tasks/{}", held.task);
+    let shown = page(app.owner(), &path).await;
+    shown.assert_has("name=\"shown_to\" value=\"alice\"");
+    let (cancel, owner) = (format!("{path}/cancel"), app.owner().accept_html());
+    let refused = owner.submit(&cancel, &[("shown_to", "ops")]).await;
+    assert_eq!(refused.status, 403, "{}", refused.text);
+    refused.assert_has(&format!("<a href=\"{path}\">Load the page again</a>"));
+    assert_eq!(
+        app.owner().task(&held.task).await.str("/status"),
+        "Paused",
+        "nothing was changed"
+    );
+    let canceled = owner.submit(&cancel, &[("shown_to", "alice")]).await;
+    canceled.assert_header(303, "location", &path);
+    app.stop().await;
+}
+
+#[apply(on_both)]
 async fn tasks_are_listed_for_their_owner_and_the_tenants_for_an_admin(on: On) {
     let app = finance(on).await;
     let held = refund(&app, 120).await;

@@ -51,6 +51,8 @@ async fn action_is_dispatched_with_its_credential_only_after_its_approval(on: On
         (sent.len(), sent[0].header("x-secret")),
         (1, "tool-secret-0123456789")
     );
+    let agents_key = sent[0].header("authorization");
+    assert_eq!(agents_key, "", "the agent's key is not passed on");
     app.stop().await;
 }
 

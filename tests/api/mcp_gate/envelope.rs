@@ -4,7 +4,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::{newest, older, post, post_as, post_text, refund};
-use crate::api::gate::{AGENT, gate, yaml};
+use crate::api::gate::{AGENT, CAROLS_AGENT, gate, yaml};
 use crate::support::test_app::{On, TestApp};
 
 #[tokio::test]
@@ -27,6 +27,24 @@ async fn message_from_a_page_of_another_origin_is_refused() {
         assert_eq!(reply.status, status, "{origin}: {}", reply.text);
         assert_eq!(app.tool.count(), usize::from(status == 200), "{origin}");
     }
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn gate_that_is_not_open_to_the_caller_is_404_like_an_unknown_gate() {
+    let app = gate(On::Sqlite, "open_to: { groups: [support] }").await;
+    for (method, params) in [
+        ("initialize", json!({})),
+        ("tools/list", json!({})),
+        ("tools/call", refund(5)),
+    ] {
+        let message = older(method, &params);
+        let closed = post_as(app.actor(CAROLS_AGENT), &message).await;
+        closed.assert_code(404, "not_found");
+        let open = post_as(app.actor(AGENT), &message).await;
+        assert_eq!(open.status, 200, "{method}: {}", open.text);
+    }
+    assert_eq!(app.tool.count(), 1);
     app.stop().await;
 }
 

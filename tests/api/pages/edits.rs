@@ -5,7 +5,7 @@ use macro_rules_attribute::apply;
 use super::super::approval_cycle::on_both;
 use super::{HeldRefund, hold_refund};
 use crate::support::fake_chat_completions::text_answer;
-use crate::support::test_app::{Actor, On, TestApp};
+use crate::support::test_app::{Actor, On, REFUNDS, TestApp};
 
 #[apply(on_both)]
 async fn arguments_changed_in_the_fields_of_the_page_run(on: On) {
@@ -50,6 +50,48 @@ async fn arguments_changed_in_the_fields_of_the_page_run(on: On) {
 }
 
 #[apply(on_both)]
+async fn text_that_is_no_date_is_refused_with_the_form_of_a_date(on: On) {
+    let yaml = REFUNDS.replace("{approvers}", "{ groups: [finance] }");
+    let amount = "exclusiveMinimum: 0 }";
+    let day = format!("{amount}, day: {{ type: string, format: date }}");
+    let app = TestApp::with(on, &yaml.replace(amount, &day)).await;
+    let HeldRefund { path, digest, call } = hold_refund(&app).await;
+    let action = format!("call.{call}.action");
+    let field = format!("call.{call}.field.day");
+    let edit = async |language: &str, day: &str| {
+        let browser = app.anonymous().accept_html().header("origin", &app.url());
+        let browser = browser.header("accept-language", language);
+        let fields = [
+            ("digest", digest.as_str()),
+            (action.as_str(), "edit"),
+            (field.as_str(), day),
+        ];
+        browser.submit(&path, &fields).await
+    };
+    let shown = app.anonymous().accept_html().get(&path).await;
+    shown.assert_has("type=\"text\" placeholder=\"YYYY-MM-DD\"");
+    for (language, expected) in [
+        ("en", "must be a date as YYYY-MM-DD"),
+        ("zh", "须为日期，格式为 YYYY-MM-DD"),
+    ] {
+        for day in ["31.12.2026", "2026-02-30"] {
+            let page = edit(language, day).await;
+            assert_eq!(page.status, 422, "{}", page.text);
+            page.assert_has(expected);
+            page.assert_has(&format!("value=\"{day}\""));
+        }
+    }
+    assert!(app.tool.ledger().is_empty(), "nothing was stored");
+    app.model.then(text_answer("ok"));
+    let done = edit("en", " 2026-12-31 ").await;
+    assert_eq!(done.status, 303, "{}", done.text);
+    app.tool.reached(1).await;
+    let sent = r#"{"order":17,"amount":50,"day":"2026-12-31"}"#;
+    assert_eq!(app.tool.ledger()[0].body, sent);
+    app.stop().await;
+}
+
+#[apply(on_both)]
 async fn form_that_does_not_fit_comes_back_with_what_was_typed(on: On) {
     let app = TestApp::open(on).await;
     let HeldRefund { path, digest, call } = hold_refund(&app).await;
@@ -70,6 +112,11 @@ async fn form_that_does_not_fit_comes_back_with_what_was_typed(on: On) {
         (r#"{"order":17,"amount":-3.25}"#, "<code>/amount</code>"),
         ("{\"order\":17,", "unambiguous JSON"),
         (r#"{"order":17,"amount":1,"amount":2}"#, "unambiguous JSON"),
+        (r#"{"order":17,"amount":1e999}"#, "unambiguous JSON"),
+        (
+            r#"{"order":17,"amount":1,"note":"\ud800"}"#,
+            "unambiguous JSON",
+        ),
         ("[]", "an object: the full replacement"),
     ] {
         let page = edit(browser(), typed).await;

@@ -1,18 +1,21 @@
 //! Tests answers to credential requests: refused, declined, late, simultaneous, of maximum length.
+//! Tests an answer while the stored credentials cannot be read.
 
 use std::time::Duration;
 
 use holdpoint::engine::{DecisionBody, Refusal};
 use holdpoint::task::decision::{Action, Then};
 use holdpoint::task::item::Outcome;
+use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::TaskStatus;
 use macro_rules_attribute::apply;
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
 use super::super::engine_harness::{
-    alice, alice_decides, alice_is_refused, fills, outcomes, rejects, whole,
+    alice, alice_decides, alice_is_refused, fills, outcomes, person, rejects, whole,
 };
-use super::{ASKS_FOR_JIRA, TOKEN, clerk, commented, fill, jira, only_open_request};
+use super::{ASKS_FOR_JIRA, TOKEN, approve, clerk, commented, fill, jira, only_open_request, ran};
 use crate::store::store_fixture::{StoreFixture, both};
 
 #[apply(both)]
@@ -173,4 +176,29 @@ async fn first_of_two_credential_answers_is_stored_and_sent(fixture: StoreFixtur
         "second-0123456789"
     };
     commented(&harness, task, won, 1).await;
+}
+
+#[apply(both)]
+async fn approval_is_refused_as_unavailable_while_the_credentials_of_its_task_cannot_be_read(
+    fixture: StoreFixture,
+) {
+    let harness = clerk(fixture, &[&[ASKS_FOR_JIRA], &[("pay", "{}")]]).await;
+    let task = harness.stopped().await;
+    fill(&harness, task, &jira(TOKEN)).await;
+    let request = harness.only_request(task, RequestKind::Approval).await;
+    let (engine, database) = (harness.engine(4), harness.fixture.database());
+    // The renamed table makes every read of credentials fail, as in an outage.
+    let hide = "alter table credential rename to hidden_credential";
+    database.execute(hide).await;
+    let (bob, approval) = (person("bob"), whole(Action::Approve, None));
+    let decided = engine.decide(&bob, request, approval, None);
+    let decided = timeout(Duration::from_mins(1), decided).await;
+    assert!(
+        matches!(decided, Ok(Err(Refusal::Unavailable))),
+        "{decided:?}"
+    );
+    let show = "alter table hidden_credential rename to credential";
+    database.execute(show).await;
+    approve(&harness, task).await;
+    ran(&harness, task, "/pay", ("x-token", TOKEN), 1).await;
 }

@@ -53,7 +53,7 @@ pub(crate) async fn list_grants(
 /// decisions, so an empty page may be followed by a page with entries.
 ///
 /// # Errors
-/// `unavailable` if the database does not answer.
+/// `unavailable` if the database does not answer; `internal` if a stored value cannot be decoded.
 pub(crate) async fn read(
     http: &Http,
     caller: &Caller,

@@ -109,9 +109,9 @@ fn notification(token: &Value, number: u64, request: Option<&AwaitedRequest>) ->
     json!({"jsonrpc": "2.0", "method": "notifications/progress", "params": params}).to_string()
 }
 
-/// Returns a text that names the people for whom a call waits, and their task: to approve, if the
-/// request is an approval, or else to answer a question. The text for a question does not
-/// say `approve`, because the call may already have run.
+/// Returns a text that names the people for whom a call waits and the action that is asked of them:
+/// to approve, if the request is an approval, or else to answer a question. The text for a question
+/// does not say `approve`, because the call may already have run.
 fn waiting_text(kind: RequestKind, approvers: &Approvers) -> String {
     let names = approvers.groups.iter().chain(&approvers.users);
     let names: Vec<&str> = names.map(String::as_str).collect();

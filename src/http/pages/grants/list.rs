@@ -12,6 +12,7 @@ use crate::http::Http;
 use crate::http::api::grants::list::read;
 use crate::http::pages::follow;
 use crate::http::pages::layout::{HtmlPage, time_tag, visible};
+use crate::http::pages::shown_to;
 use crate::http::pages::site::{NavPage, Site};
 use crate::http::pages::site_texts::SiteTexts;
 use crate::http::pages::translations::fill;
@@ -100,6 +101,7 @@ fn grant_row(site: &Site<'_>, http: &Http, row: &GrantRow) -> Markup {
             }
             @if end.is_none() && http.engine.grants().may_end(site.caller, row) {
                 form method="post" action=(format!("{}/grants/{}", site.prefix, row.grant_id)) {
+                    (shown_to::field(site.caller))
                     button.second type="submit" { bdi { (fill(texts.grant_end, &[("tool", &tool)])) } }
                 }
             }

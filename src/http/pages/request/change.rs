@@ -77,21 +77,20 @@ fn plain_text(json: &str) -> Option<String> {
 }
 
 /// Returns whether an input of this kind shows `text` unchanged. `kind` may have a format of the
-/// HTML input, such as `date`. A browser may change or drop a text that does not fit the format, so
-/// this function removes the format from `kind` if `text` may not fit.
+/// HTML input, such as `email`. A browser may change or drop a text that does not fit the format,
+/// so this function removes the format from `kind` if `text` may not fit.
 fn can_show(kind: &mut FieldValue, text: &str) -> bool {
     let has_hidden = text.split('\n').any(|line| visible(line) != line);
     match kind {
         FieldValue::Text(format, ..) => {
             let has_whitespace = text.trim() != text || text.contains(char::is_whitespace);
             let fits = match *format {
-                Some("date") => {
-                    text.len() == 10 && text.bytes().all(|c| c.is_ascii_digit() || c == b'-')
-                }
-                Some("email" | "url") => !has_whitespace,
+                // The input for a date is a text input of one line (`inputs.rs`).
+                Some("date") => !text.contains('\n'),
+                Some("email" | "url") => !has_whitespace && !text.is_empty(),
                 Some(_) | None => false,
             };
-            if !fits || text.is_empty() {
+            if !fits {
                 *format = None;
             }
             !has_hidden
@@ -211,6 +210,23 @@ mod tests {
             arguments(&fields, &emptied).as_deref(),
             Ok(r#"{"amount":1E2,"order":17,"sure":null}"#)
         );
+    }
+
+    #[test]
+    fn typed_date_loses_the_blanks_around_it_whatever_the_agent_wrote() {
+        for written in [
+            r#"{"order": 17}"#,
+            r#"{"order": 17, "day": null}"#,
+            r#"{"order": 17, "day": "soon"}"#,
+        ] {
+            let fields = fields(&parameters(), written).unwrap();
+            let submitted = BTreeMap::from([("day".to_owned(), " 2026-01-02 ".to_owned())]);
+            assert_eq!(
+                arguments(&fields, &submitted).as_deref(),
+                Ok(r#"{"order":17,"day":"2026-01-02"}"#),
+                "{written}"
+            );
+        }
     }
 
     #[test]

@@ -16,6 +16,7 @@ use super::question::{cancel_text, page_address, then_text};
 use super::submitted::FormName;
 use super::{View, choices, decide, schema};
 use crate::http::pages::layout::{has_right_to_left, visible, visible_lines};
+use crate::http::pages::shown_to;
 use crate::http::pages::translations::fill;
 use crate::task::decision::Action;
 use crate::task::request_kind::ResponseKind;
@@ -88,6 +89,8 @@ pub(crate) fn form_with_digest(view: &View<'_>, path: &str, body: &Markup) -> Ma
         form method="post" action=(to) autocomplete="off" {
             @if let Some(action) = action { input type="hidden" name="action" value=(action); }
             input type="hidden" name="digest" value=(view.request.digest);
+            // An answer by a sealed link is that of the link's person, whoever is signed in.
+            @if view.link.is_none() { (shown_to::field(view.caller)) }
             (body)
         }
     }

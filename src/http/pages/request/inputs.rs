@@ -205,18 +205,15 @@ impl<'v> InputField<'v> {
                         "\n" (self.shown_text().unwrap_or_default())
                     }
                 }
-                FieldValue::Text(format, _) => {
-                    input class=[class] id=(self.id()) name=(self.name) type=(if secret { "password" } else { format.unwrap_or("text") })
-                        required[field.required] list=[list.as_deref()] autocomplete="off"
-                        value=[self.shown_text().filter(|_| !secret)] aria-invalid=[self.aria_invalid()]
-                        aria-describedby=[self.aria_described_by(hint)];
-                    @if let Some(list) = &list { datalist id=(list) { @for text in offered { option value=(text) {} } } }
-                }
-                FieldValue::Number(is_integer, min, max) => {
+                FieldValue::Number(is_integer, min, max) if self.default.is_none() => {
                     input id=(self.id()) name=(self.name) type=(if secret { "password" } else { "number" })
                         step=(if *is_integer { "1" } else { "any" }) min=[min.as_deref()] max=[max.as_deref()]
                         required[field.required] autocomplete="off" value=[self.shown_text().filter(|_| !secret)]
                         aria-invalid=[self.aria_invalid()] aria-describedby=[self.aria_described_by(hint)];
+                }
+                FieldValue::Text(..) | FieldValue::Number(..) => {
+                    (self.text_input(field, secret, list.as_deref()))
+                    @if let Some(list) = &list { datalist id=(list) { @for text in offered { option value=(text) {} } } }
                 }
                 FieldValue::Json => {
                     textarea class="typed exact" id=(self.id()) name=(self.name) rows=(rows) spellcheck="false" autocomplete="off"
@@ -233,6 +230,32 @@ impl<'v> InputField<'v> {
                     (self.schema_select(field, hint, &values))
                 }
             }
+        }
+    }
+
+    /// Renders a text input of one line. Numbers and dates among a call's arguments are edited in
+    /// such an input, too: a browser submits an empty text for a number or a date that it cannot
+    /// read, and the forms that edit arguments are sent unchecked (`choices.rs`), so the argument
+    /// would be left out. A text input submits the person's text, and the service reports the
+    /// mistake.
+    fn text_input(&self, field: &SchemaField, secret: bool, list: Option<&str>) -> Markup {
+        let format = if let FieldValue::Text(format, _) = field.value {
+            format
+        } else {
+            None
+        };
+        let is_date = self.default.is_some() && format == Some("date");
+        // A phone's keyboard of digits may lack the minus sign. In some regions its decimal
+        // keyboard has a comma and no point, so a number with decimals keeps the whole keyboard.
+        let has_digits_only =
+            matches!(&field.value, FieldValue::Number(true, Some(min), _) if !min.starts_with('-'));
+        html! {
+            input class=[self.default.map(|_| "exact")] id=(self.id()) name=(self.name)
+                type=(if secret { "password" } else { format.filter(|_| !is_date).unwrap_or("text") })
+                inputmode=[has_digits_only.then_some("numeric")] placeholder=[is_date.then_some("YYYY-MM-DD")]
+                required[field.required] list=[list] autocomplete="off"
+                value=[self.shown_text().filter(|_| !secret)] aria-invalid=[self.aria_invalid()]
+                aria-describedby=[self.aria_described_by(field.description.is_some())];
         }
     }
 

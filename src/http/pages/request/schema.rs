@@ -196,7 +196,7 @@ impl SchemaField {
     }
 
     /// Returns the JSON of a submitted text; `None` for an empty optional field. Numbers keep the
-    /// digits that were typed.
+    /// digits that were typed; white space around a number or a date is dropped.
     ///
     /// # Errors
     /// Fails if a required field is empty, or if the text does not fit the field's kind of value.
@@ -210,7 +210,11 @@ impl SchemaField {
             };
         }
         match &self.value {
-            FieldValue::Text(..) => Ok(Some(Value::from(submitted).to_string())),
+            FieldValue::Text(format, _) => {
+                let is_date = *format == Some("date");
+                let text = if is_date { submitted.trim() } else { submitted };
+                Ok(Some(Value::from(text).to_string()))
+            }
             FieldValue::Number(is_integer, ..) => {
                 number_json(submitted.trim(), *is_integer).map(Some)
             }

@@ -91,7 +91,7 @@ fn long_text_is_shown_to_its_last_byte() {
 }
 
 #[test]
-fn every_form_carries_the_digest_of_what_was_shown() {
+fn every_form_carries_the_digest_of_what_was_shown_and_the_user_of_its_page() {
     for kind in RequestKind::ALL {
         let row = sample::of_kind(kind);
         let page = page(&row, &decider(kind));
@@ -100,10 +100,10 @@ fn every_form_carries_the_digest_of_what_was_shown() {
             "<input type=\"hidden\" name=\"digest\" value=\"{}\">",
             row.spec.digest
         );
-        assert!(
-            forms > 0 && page.matches(&digest).count() == forms,
-            "{kind:?}"
-        );
+        let user = decider(kind).user_id;
+        let user = format!("<input type=\"hidden\" name=\"shown_to\" value=\"{user}\">");
+        let both = page.matches(&(digest + &user)).count();
+        assert!(forms > 0 && both == forms, "{kind:?}");
     }
     let row = sample::several(3);
     let page = page(&row, &sample::approver());

@@ -56,13 +56,47 @@ fn mistake_in_a_nested_argument_is_shown_at_its_json_field() {
     let wrong = mistake(&format!("/decisions/{id}/arguments/lines/0/n"));
     let page = again(&row, &sample::approver(), None, &fields, wrong);
     for shown in [
-        format!("name=\"call.{id}.field.amount\" type=\"number\" step=\"any\""),
+        format!("name=\"call.{id}.field.amount\" type=\"text\""),
         format!("id=\"edit-call_2e_{id}_2e_field_2e_lines-error\""),
         "<code>/0/n</code>".to_owned(),
         "[{&quot;n&quot;:2}]</textarea>".to_owned(),
         "lines</bdi> <span class=\"soft\">(JSON)</span>".to_owned(),
     ] {
         assert!(page.contains(&shown), "{shown}: {page}");
+    }
+}
+
+/// A browser submits an empty text for a number such as `20,10` and for an incomplete date, so the
+/// call would run without the argument.
+#[test]
+fn number_and_date_of_a_call_are_edited_as_text() {
+    let mut row = sample::request();
+    let call = &mut row.spec.pending_tool_calls[0];
+    call.parameters = json!({"type": "object", "properties": {
+        "amount": {"type": "number", "minimum": 0}, "order": {"type": "integer", "minimum": 1},
+        "shift": {"type": "integer", "minimum": -1}, "day": {"type": "string", "format": "date"}}});
+    call.arguments_text = r#"{"amount":120,"order":17,"day":"2026-01-02"}"#.into();
+    let id = call.tool_call_id;
+    let (action, amount) = (
+        format!("call.{id}.action"),
+        format!("call.{id}.field.amount"),
+    );
+    let fields = [(action.as_str(), "edit"), (amount.as_str(), "20,10")];
+    let page = again(&row, &sample::approver(), None, &fields, Vec::new());
+    for (name, next) in [
+        ("amount", "autocomplete"),
+        ("order", "inputmode=\"numeric\""),
+        ("shift", "autocomplete"),
+        ("day", "placeholder=\"YYYY-MM-DD\""),
+    ] {
+        let shown = format!("name=\"call.{id}.field.{name}\" type=\"text\" {next}");
+        assert!(page.contains(&shown), "{name}: {page}");
+    }
+    for shown in [
+        "value=\"20,10\"",
+        "a number, with a point before any decimals",
+    ] {
+        assert!(page.contains(shown), "{shown}: {page}");
     }
 }
 

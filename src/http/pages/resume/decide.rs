@@ -17,6 +17,7 @@ use crate::http::api::submit::submit;
 use crate::http::events::opening;
 use crate::http::events::stream_limiter::StreamPermit;
 use crate::http::pages::request::{form, invalid_form};
+use crate::http::pages::shown_to;
 use crate::http::server::body::{PostRequest, form_fields};
 use crate::http::server::json;
 use crate::http::server::operation::Op;
@@ -72,7 +73,7 @@ pub(crate) const REJECT: Op = Op::page("reject_request", PROBLEMS);
 /// stored, not that the task succeeded.
 ///
 /// Also takes the form of the request's page (`application/x-www-form-urlencoded`), and responds to
-/// it with 303.
+/// it with 303. A form whose field `shown_to` names another user is refused.
 #[utoipa::path(
     post, path = "/resume/{request_id}", operation_id = "decide_request", tag = "requests",
     params(("request_id" = String, Path, format = Uuid, description = "The request"), PreferHeader, KeyHeader),
@@ -92,7 +93,7 @@ pub(crate) async fn decide_request(
 /// Every undecided call runs as shown.
 ///
 /// Also takes the form of the request's page (`application/x-www-form-urlencoded`), and responds to
-/// it with 303.
+/// it with 303. A form whose field `shown_to` names another user is refused.
 #[utoipa::path(
     post, path = "/resume/{request_id}/approve", operation_id = "approve_request", tag = "requests",
     params(("request_id" = String, Path, format = Uuid, description = "The request"), PreferHeader, KeyHeader),
@@ -113,7 +114,7 @@ pub(crate) async fn approve_request(
 /// if all calls of an approval request are rejected, else `continue`.
 ///
 /// Also takes the form of the request's page (`application/x-www-form-urlencoded`), and responds to
-/// it with 303.
+/// it with 303. A form whose field `shown_to` names another user is refused.
 #[utoipa::path(
     post, path = "/resume/{request_id}/reject", operation_id = "reject_request", tag = "requests",
     params(("request_id" = String, Path, format = Uuid, description = "The request"), PreferHeader, KeyHeader),
@@ -216,7 +217,9 @@ async fn read_answer(
             .await?;
         return Ok((request, answer));
     }
+    let user = posted.caller.user_id.clone();
     let read = move |bytes: &[u8]| {
+        shown_to::check(bytes, &user)?;
         let answer = read_form(request.row(), bytes, path_action)?;
         Ok((request, answer))
     };
@@ -229,6 +232,7 @@ fn read_form(
     path_action: Option<Action>,
 ) -> Result<DecisionInput, Problem> {
     let mut fields = form_fields(bytes)?;
+    fields.remove(shown_to::FIELD);
     form::apply_announced_then(&mut fields, path_action);
     let text = form::to_json(row, &fields).map_err(|errors| Problem::invalid(&errors))?;
     decision_body::read(json::parse(text.as_bytes())?, text.as_bytes(), path_action)

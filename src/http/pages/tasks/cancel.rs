@@ -9,6 +9,7 @@ use maud::{Markup, html};
 use crate::http::Http;
 use crate::http::api::respond::mark_replayed;
 use crate::http::api::tasks::cancel::cancel;
+use crate::http::pages::shown_to;
 use crate::http::pages::site::Site;
 use crate::http::server::body::PostRequest;
 use crate::http::server::operation::Op;
@@ -32,7 +33,8 @@ pub(crate) const OP: Op = Op::page(
 
 /// Cancel a task from its page
 ///
-/// As `POST /v1/tasks/{task_id}/cancel`, for the form of the page. The body is ignored.
+/// As `POST /v1/tasks/{task_id}/cancel`, for the form of the page. The body is ignored, except that
+/// a form whose field `shown_to` names another user is refused.
 #[utoipa::path(
     post, path = "/tasks/{task_id}/cancel", operation_id = "cancel_task_here", tag = "pages",
     params(("task_id" = String, Path, format = Uuid, description = "The task"), KeyHeader),
@@ -44,7 +46,8 @@ pub(crate) async fn cancel_task_here(
     PathId(id): PathId<TaskId>,
     posted: PostRequest,
 ) -> Result<Response, Problem> {
-    let accepted = cancel(&http, &posted, id, async { Ok(()) }).await?;
+    let form = shown_to::check_post(&http, &posted);
+    let accepted = cancel(&http, &posted, id, form).await?;
     let mut response = redirect(&http, &format!("/tasks/{id}"));
     mark_replayed(response.headers_mut(), accepted.replayed);
     Ok(response)
@@ -64,6 +67,7 @@ pub(super) fn form(site: &Site<'_>, http: &Http, row: &TaskRow) -> Option<Markup
             summary { (texts.cancel_task) "…" }
             p { (texts.cancel_effect) }
             form method="post" action=(format!("{}/tasks/{}/cancel", site.prefix, row.task_id)) {
+                (shown_to::field(site.caller))
                 button.no type="submit" { (texts.cancel_task) }
             }
         }

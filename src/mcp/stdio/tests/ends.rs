@@ -4,6 +4,9 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::*;
 
+/// The log message for a child that is ended because it does not answer.
+const SILENT: &str = "an MCP server did not answer and was ended";
+
 /// A line of a script that writes a note with the process ids of the server and of its guard.
 const IDS: &str = "note('pid %d %d' % (os.getpid(), os.getppid()))\n";
 
@@ -169,6 +172,7 @@ async fn line_over_16_mib_ends_the_child_and_leaves_its_calls_unknown() {
 #[tokio::test]
 async fn child_that_answers_nothing_after_a_timeout_is_ended() {
     let script = format!("{IDS}{IGNORE_TERM}deaf = True\ndef call(m): pass");
+    let (observed, _observing) = observed();
     let mut server = Served::running(&script);
     server.stdio.limits.alive = SHORT;
     let late = McpOutcome::Unknown(NO_ANSWER_IN_TIME.to_owned());
@@ -176,6 +180,97 @@ async fn child_that_answers_nothing_after_a_timeout_is_ended() {
     let (child, _) = ids(server.directory.path());
     until("the child has ended", || !lives(child)).await;
     assert_eq!(server.count("end of input"), 1);
+    assert!(observed.text().contains(SILENT));
+}
+
+#[tokio::test]
+async fn outcome_of_a_timed_out_call_and_a_shutdown_do_not_wait_for_the_check_of_the_child() {
+    let (observed, _observing) = observed();
+    let server = Served::running(&format!("{IDS}deaf = True\ndef call(m): pass"));
+    let began = Instant::now();
+    let late = McpOutcome::Unknown(NO_ANSWER_IN_TIME.to_owned());
+    assert_eq!(server.call(&OwnedCall::default(), SHORT).await, late);
+    until("the check has begun", || server.count("ping") == 1).await;
+    let (child, guard) = ids(server.directory.path());
+    assert!(lives(child));
+    server.stdio.close().await;
+    assert!(!lives(child) && !lives(guard));
+    server.stdio.checks.wait().await;
+    assert!(began.elapsed() < LONG, "the time limit of the check");
+    assert!(!observed.text().contains(SILENT));
+}
+
+#[tokio::test]
+async fn call_during_the_check_of_a_hung_child_is_sent_to_the_next_child() {
+    let script = "deaf = not os.path.exists('hung')\nopen('hung', 'w').close()\ndef call(m):\n    if not deaf: say(m['id'], 'done')";
+    let mut server = Served::running(script);
+    server.stdio.limits.alive = SHORT;
+    let late = McpOutcome::Unknown(NO_ANSWER_IN_TIME.to_owned());
+    assert_eq!(server.call(&OwnedCall::default(), SHORT).await, late);
+    assert_eq!(server.called().await, succeeded("done"));
+    assert_eq!(
+        (server.count("started"), server.count("tools/call")),
+        (2, 2)
+    );
+}
+
+#[tokio::test]
+async fn call_after_the_check_of_a_hung_child_is_prepared_with_the_tools_of_the_next_child() {
+    let script = "deaf = not os.path.exists('hung')\nopen('hung', 'w').close()\ndef call(m): pass";
+    let mut server = Served::running(script);
+    server.stdio.limits.alive = SHORT;
+    let (client, comparison) = (server.client(), ToolComparison::default());
+    prepared(&client, &comparison).await;
+    let late = McpOutcome::Unknown(NO_ANSWER_IN_TIME.to_owned());
+    assert_eq!(called(&client).await, late);
+    prepared(&client, &comparison).await;
+    assert_eq!(
+        (server.count("started"), server.count("tools/list")),
+        (2, 2)
+    );
+}
+
+#[tokio::test]
+async fn child_whose_list_is_late_and_that_answers_within_the_time_of_a_start_goes_on() {
+    let slow = "import time\nanswer = send\ndef send(m):\n    while 'tools' in m.get('result', {}) and not os.path.exists('go'): time.sleep(0.01)\n    answer(m)";
+    let mut server = Served::running(slow);
+    server.stdio.session().await.unwrap();
+    server.stdio.limits = TimeLimits {
+        list: SHORT,
+        alive: Duration::ZERO,
+        ..server.stdio.limits
+    };
+    assert!(server.stdio.list().await.is_err());
+    assert_eq!(server.stdio.checks.len(), 1);
+    std::fs::write(server.directory.path().join("go"), "").unwrap();
+    server.stdio.limits.list = LONG;
+    assert_eq!(server.stdio.list().await.unwrap().tools.len(), 1);
+    assert_eq!(server.count("started"), 1);
+}
+
+#[tokio::test]
+async fn child_that_lists_no_tools_and_answers_no_check_is_ended_unless_a_call_is_in_flight() {
+    let silent = "deaf = True\nanswer = send\ndef send(m):\n    if 'tools' not in m.get('result', {}): answer(m)\ndef call(m): note('busy')";
+    let mut server = Served::running(&format!("{IDS}{silent}"));
+    server.stdio.session().await.unwrap();
+    server.stdio.limits = TimeLimits {
+        start: SHORT,
+        list: SHORT,
+        ..server.stdio.limits
+    };
+    let asking = OwnedCall::default();
+    let listing = async {
+        until("the server is busy", || server.count("busy") == 1).await;
+        assert!(server.stdio.list().await.is_err());
+        assert!(server.stdio.checks.is_empty());
+    };
+    tokio::select! {
+        outcome = server.call(&asking, LONG) => panic!("{outcome:?}"),
+        () = listing => {}
+    }
+    assert!(server.stdio.list().await.is_err());
+    let (child, _) = ids(server.directory.path());
+    until("the child has ended", || !lives(child)).await;
 }
 
 #[tokio::test]

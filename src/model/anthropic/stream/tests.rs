@@ -175,10 +175,7 @@ fn arguments_with_ambiguous_json_are_kept_as_they_came() {
         answer.calls[0].arguments_text,
         r#"{"s": "\ud800", "n": 1.0}"#
     );
-    assert_eq!(
-        answer.raw["content"][0]["input"],
-        json!({"s": "\u{FFFD}", "n": 1.0})
-    );
+    assert_eq!(answer.raw["content"][0].get("input"), None);
     heard.assert_adds_up_to(&answer);
 }
 

@@ -95,6 +95,19 @@ async fn refusal_is_final_at_once_and_shows_no_secret() {
 }
 
 #[tokio::test]
+async fn secret_across_the_end_of_the_part_that_is_read_of_a_refusal_leaves_nothing_behind() {
+    // Of a refusal, 64 KiB are read, and its error text has no blanks at its ends.
+    for (begin, shown) in [("", ""), ("wrong:", ": wrong:…")] {
+        let blanks = " ".repeat(64 * 1024 - begin.len() - 9);
+        let body = format!("{begin}{blanks}sk-very-secret");
+        let (answer, ..) = ask(vec![http("400 Bad Request", "", &body)]).await;
+        let detail = answer.unwrap_err().detail;
+        let expected = format!("it answered with status 400{shown}");
+        assert!(detail.ends_with(&expected), "{detail}");
+    }
+}
+
+#[tokio::test]
 async fn error_inside_a_success_is_retried_unless_it_blames_the_request() {
     let overloaded = http("200 OK", "", r#"{"error":{"message":"overloaded"}}"#);
     let (answer, endpoint, _) = ask(vec![overloaded, hello()]).await;

@@ -1,9 +1,9 @@
 //! Tests who may propose a call at a gate, read it and report its outcome.
 
 use macro_rules_attribute::apply;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::super::{AGENT, CAROLS_AGENT, ask, ask_as, assert_call, gate, refund, yaml};
+use super::super::{AGENT, CAROLS_AGENT, ask, ask_as, assert_call, bash, gate, refund, yaml};
 use crate::api::approval_cycle::on_both;
 use crate::support::test_app::{On, TestApp};
 
@@ -69,6 +69,18 @@ async fn key_that_may_decide_is_refused_whatever_its_body(on: On) {
             assert_eq!(read.status, status, "{path}: {}", read.text);
         }
     }
+    app.stop().await;
+}
+
+#[apply(on_both)]
+async fn rule_reads_the_user_and_the_groups_of_the_asker(on: On) {
+    let rule = "policy:\n  - { name: own, tools: [Bash], when: 'user.id == \"alice\" && \"support\" in user.groups', decide: allow }";
+    let app = TestApp::with(on, &yaml("").replacen("policy:", rule, 1)).await;
+    let allowed = ask(&app, &bash("make"), 5).await;
+    assert_call(&allowed, 200, "allow", "started", Value::Null);
+    assert_eq!(allowed.str("/rule"), "own");
+    let held = ask_as(app.actor(CAROLS_AGENT), &bash("make"), 0).await;
+    assert_call(&held, 202, "pending", "pending", Value::Null);
     app.stop().await;
 }
 
