@@ -245,9 +245,9 @@ impl Replica {
     /// attempts to send messages. During this wait, the replica still answers `/readyz`.
     pub async fn stop(self) {
         let mcp_deadline = tokio::time::Instant::now() + MCP_DEADLINE;
-        // `biased` polls in the order below. From its first poll on, the engine begins no call, and
-        // the sender begins no message. Only then does `self.stop` make `/readyz` report the
-        // shutdown.
+        // `biased` polls in the order below. After the first poll of both `shut_down` futures, the
+        // engine begins no call, and the sender begins no message. Only then does `self.stop` make
+        // `/readyz` report the shutdown.
         tokio::join!(
             biased;
             self.engine.shut_down(DRAIN_TIMEOUT),
@@ -416,7 +416,7 @@ fn gauges(
     let count = Arc::new(
         move || -> std::pin::Pin<Box<dyn Future<Output = DatabaseCounts> + Send>> {
             let (store, sender) = (store.clone(), Arc::clone(&sender));
-            Box::pin(async move { census(&store, &sender).await })
+            Box::pin(async move { read_database_counts(&store, &sender).await })
         },
     );
     Gauges::new(count, Arc::new(move || clock.uptime()), handlers.clone())
@@ -441,7 +441,7 @@ fn metrics_renderer(metrics: Metrics, gauges: Arc<Gauges>) -> http::RenderMetric
     })
 }
 
-async fn census(store: &Store, sender: &Sender) -> DatabaseCounts {
+async fn read_database_counts(store: &Store, sender: &Sender) -> DatabaseCounts {
     let read = async {
         let tasks = store.task_counts().await?.into_iter();
         Ok::<_, ReadError>(DatabaseCounts {
@@ -467,8 +467,9 @@ pub async fn migrate(config: &Config) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs this process as the guard of one shell command: a process that ends the command even if the
-/// service is killed. Reads the command from standard input. Returns the exit code.
+/// Runs this process as the guard of one child process: a shell command or an MCP server. The guard
+/// ends the child process even if the service is killed. Reads the command from standard input.
+/// Returns the exit code.
 #[must_use]
 pub fn guard() -> u8 {
     u8::try_from(crate::tool::guard::guard_main()).unwrap_or(1)

@@ -242,7 +242,7 @@ pub(crate) fn plain_http_url(text: &str) -> Option<Url> {
     (matches!(url.scheme(), "http" | "https") && url.has_host() && is_plain).then_some(url)
 }
 
-/// Whether the host of a URL is this machine.
+/// Whether the host of a URL is `localhost` or a loopback address.
 pub(crate) fn is_loopback(url: &Url) -> bool {
     match url.host() {
         Some(Host::Domain(name)) => name == "localhost",

@@ -23,7 +23,7 @@
 //! | `gate_call` | `gate`, `decision` | `gate_calls_total` |
 //! | `gate_ask` | `gate`, `door`, `seconds` | `gate_ask_seconds` |
 //! | `gate_waiting` | `change` (1 or -1) | `gate_waiting` |
-//! | `delivery_lag` | `entry`, `seconds` (since the commit) | `delivery_lag_seconds` |
+//! | `delivery_lag` | `entry`, `seconds` (since the commit or due time) | `delivery_lag_seconds` |
 //!
 //! ```
 //! tracing::info!(

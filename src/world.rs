@@ -67,8 +67,8 @@ impl Clock for SystemClock {
     }
 }
 
-/// If a timer fires more than this duration after its deadline, the process was suspended when the
-/// deadline passed.
+/// If a timer fires more than this duration after its deadline, the process counts as suspended at
+/// the deadline.
 const MAX_LATENESS: Duration = Duration::from_secs(1);
 /// The time for which work may go on after a timer that fired more than [`MAX_LATENESS`] late: long
 /// enough to read input that has already arrived.
@@ -233,7 +233,10 @@ impl Mistakes {
 /// of ASCII letters. Returns `None` if there is no such key. Where case does not matter, both keys
 /// are the same name.
 #[must_use]
-pub(crate) fn earlier_twin<'m, V>(map: &'m BTreeMap<String, V>, key: &str) -> Option<&'m str> {
+pub(crate) fn earlier_key_in_other_case<'m, V>(
+    map: &'m BTreeMap<String, V>,
+    key: &str,
+) -> Option<&'m str> {
     let mut earlier = map.keys().map(String::as_str).take_while(|own| *own < key);
     earlier.find(|own| own.eq_ignore_ascii_case(key))
 }

@@ -57,7 +57,7 @@ impl OpenTo {
     #[must_use]
     pub fn admits(&self, tenant: &str, user: &UserId, groups: &[String]) -> bool {
         self.tenants.iter().any(|name| name == tenant)
-            || self.users.iter().any(|name| user.is(name))
+            || self.users.iter().any(|name| user.is_same_person(name))
             || groups.iter().any(|group| self.groups.contains(group))
     }
 }
@@ -160,7 +160,6 @@ impl Agents {
         self.by_name.get(name)
     }
 
-    /// Whether `name` is the name of a gate.
     #[must_use]
     pub fn is_gate(&self, name: &str) -> bool {
         self.get(name).is_some_and(|agent| agent.gate.is_some())

@@ -51,8 +51,8 @@ pub struct SubAgent {
     pub agent: String,
     /// The called agent's description, for the model of the calling agent.
     pub description: String,
-    /// Whether all calls to this agent within one tree of tasks continue the same conversation. If
-    /// false, each call starts a new task.
+    /// Whether all calls of one task to this agent continue the same conversation. If false, each
+    /// call starts a new task.
     pub session: bool,
 }
 

@@ -1,7 +1,7 @@
 //! Builds the two lists that clients see: the agents, and the tools of each gate. The descriptions
-//! come from the configuration and from the lock file of MCP tools. The list of a gate's tools
-//! leaves out the tools that callers run themselves. For each listed tool, the list has the
-//! schema against which the arguments of a call are checked.
+//! come from the configuration and from the lock file of MCP tools. The list of a gate has only the
+//! tools that this service runs itself. With each of them it has the schema against which the
+//! arguments of a call are checked.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

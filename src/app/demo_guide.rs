@@ -1,5 +1,5 @@
-//! The guide that a start of the demonstration prints: that its model is scripted, and the commands
-//! to try.
+//! The guide that the demonstration prints at its start. The guide says that the model is scripted,
+//! and shows commands to try.
 
 use std::io::Write as _;
 use std::net::SocketAddr;
@@ -9,7 +9,8 @@ use crate::config::Config;
 
 const SCRIPTED: &str = "Its model is scripted: it plays a small refund conversation from a file, it is not a language model.";
 
-/// The texts that a start of the demonstration prints. Every start says that the model is scripted.
+/// The texts that the demonstration prints at each start. They always say that the model is
+/// scripted.
 pub(super) struct DemoGuide {
     /// The database that the guide shows with the commands; `None` if the guide has no commands.
     database: Option<String>,
@@ -54,8 +55,8 @@ fn database(config: &Config) -> Option<String> {
     Some(format!("SQLite in {}", file.display()))
 }
 
-/// Returns the guide of a demonstration without accounts at `address`, whose database is called
-/// `database`.
+/// Returns the guide of a demonstration without accounts. The guide shows the service's `address`
+/// and the name of its `database`.
 fn text_with_commands(address: SocketAddr, database: &str) -> String {
     format!(
         "\

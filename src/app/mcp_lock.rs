@@ -108,7 +108,8 @@ fn names_in(lock: &Lock) -> BTreeMap<String, Vec<String>> {
 }
 
 /// Returns the tools in `names` of all servers except `server`, each with its server. The result
-/// has each tool under two keys: the tool's name at its server, and the name that models see.
+/// has each tool under its name at its server. If the server is configured, the result also has the
+/// tool under the name that models see.
 fn tools_of_others(
     server: &str,
     names: &BTreeMap<String, Vec<String>>,

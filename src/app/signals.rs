@@ -70,8 +70,8 @@ impl EndSignals {
     }
 }
 
-/// Whether a process ignores SIGHUP. `status` is the text of `/proc/<pid>/status`, whose line
-/// `SigIgn` has a bit for each signal, the lowest for SIGHUP.
+/// Whether a process ignores SIGHUP. `status` is the text of `/proc/<pid>/status`. In its
+/// line `SigIgn`, the bits of the ignored signals are set. The lowest bit stands for SIGHUP.
 fn ignores_hangup(status: &str) -> bool {
     let mut lines = status.lines();
     let mask = lines.find_map(|line| line.strip_prefix("SigIgn:"));

@@ -1,7 +1,7 @@
 //! Sends the requests of an asker to a gate: proposes a call, and reports the call's outcome.
-//! Invariants: all proposals of one call have the same idempotency key. The client returns an error
-//! in place of an answer in three cases: the HTTP status contradicts the decision, the answer names
-//! a tool other than the proposed tool, or the answer's permit has ended.
+//! Invariants: all proposals of one call have the same idempotency key. An answer counts as an
+//! error if its HTTP status contradicts its decision, if it names another tool than the proposed
+//! tool, or if its permit has ended.
 
 use std::time::Duration;
 
@@ -21,14 +21,14 @@ use crate::world::{Clock, SystemClock};
 const MAX_REQUEST_WAIT: Duration = Duration::from_secs(45);
 /// The time that a request may take in addition to the wait that it asks for.
 const RESPONSE_GRACE: Duration = Duration::from_secs(5);
-/// The minimum time between two proposals of a call that is still pending.
+/// The minimum time between two requests of [`GateClient::ask`] while the call is undecided.
 const MIN_PROPOSAL_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_ANSWER_BYTES: usize = 16 * 1024 * 1024;
 /// The maximum duration of one attempt to send a report.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(6);
-/// The maximum time that [`GateClient::ask`] and then [`GateClient::report`] take beyond the wait of
-/// the ask: for the last answer, for the answer that shows whether a permit is still open, and for
-/// the report.
+/// The maximum time that [`GateClient::ask`] and then [`GateClient::report`] take beyond the wait
+/// of the ask: for the last answer, for the answer that shows whether a permit is still open, and
+/// for the report.
 pub const MAX_OVERTIME: Duration =
     Duration::from_secs(2 * RESPONSE_GRACE.as_secs() + REPORT_TIMEOUT.as_secs());
 
@@ -118,10 +118,10 @@ impl ServiceAnswer {
         self.outcome.as_deref() == Some("responded")
     }
 
-    /// Returns the service's message about the call in one line. For a call that has succeeded or
-    /// was released, this message says only who allowed the call. So if the caller gets neither a
-    /// permit for such a call nor its result, the returned text first says that the call has run or
-    /// may have run. If a person gave the result of the call, the text ends with that result.
+    /// Returns the service's message about the call in one line. The message of a call that has
+    /// succeeded or was released says only who allowed the call. So if such a call comes without a
+    /// permit and without a result, the returned text first says that the call has run or may have
+    /// run. If a person gave the result of the call, the text ends with that result.
     #[must_use]
     pub fn message_with_end(&self) -> String {
         let has_ended_elsewhere = self.permit.is_none() && self.result.is_none();
@@ -223,12 +223,11 @@ impl GateClient {
 
     /// Proposes a call, and repeats the proposal with the same key until the call is decided or
     /// `wait` has passed. Returns the last answer. Each request asks for a wait in whole seconds,
-    /// rounded up, so the last answer may arrive up to a second after `wait`.
+    /// rounded up, so the service may send the last answer up to a second after `wait`.
     ///
-    /// If an answer was `pending`, or if a request has lasted for `MIN_PROPOSAL_INTERVAL`, the
-    /// client repeats the proposal even while the service is unreachable. Otherwise, an unreachable
-    /// service was probably unreachable from the beginning, and the client returns the error at
-    /// once.
+    /// An unreachable service is asked again if an earlier answer was `pending`, or if a request
+    /// has lasted for `MIN_PROPOSAL_INTERVAL`. Otherwise, the service was probably unreachable from
+    /// the beginning, and the client returns the error at once.
     ///
     /// # Errors
     /// Fails if no complete and consistent answer arrives, or if the answer's permit has ended.

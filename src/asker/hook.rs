@@ -192,9 +192,9 @@ pub fn answer_for_verdict(
         },
         ServiceDecision::Pending => {
             let url = answer.request.as_ref().map_or("", |request| &request.url);
-            // A call that was started, or that is queued, may be one that an equal call does not
-            // continue, so that the equal call would run the tool once more. The service's message
-            // says what to do.
+            // If the call is queued or was started, an equal call may be a new call that runs the
+            // tool once more. So this text does not advise to repeat the call. The service's
+            // message says what to do.
             let again = if matches!(answer.state.as_deref(), Some("started" | "approved")) {
                 ""
             } else {

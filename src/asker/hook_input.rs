@@ -1,6 +1,6 @@
-//! Reads the JSON that a coding agent writes to its hook. Invariant: a text that two parsers could
-//! read differently (a repeated member, a second value) is refused, and `tool_input` is kept byte
-//! for byte.
+//! Reads the JSON that a coding agent writes to its hook. Invariants: an input with a repeated
+//! member at its top level, or with a second value, is refused, because two parsers could read it
+//! differently. `tool_input` is kept byte for byte.
 
 use std::fmt;
 

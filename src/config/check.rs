@@ -15,10 +15,11 @@ use crate::http::server::origin::is_local;
 use crate::http::server::settings::{ServerSettings, address};
 use crate::model::{self, Provider};
 use crate::net::plain_http_url;
-use crate::world::{Mistakes, earlier_twin};
+use crate::world::{Mistakes, earlier_key_in_other_case};
 
-/// Checks all settings. If the file leaves out `public_url`, derives it from the address to listen
-/// on. If the file leaves out `default_agent` and has a single agent, this agent is the default.
+/// Checks all settings. If `public_url` is left out, derives it from the address to listen on,
+/// unless the port is 0. If `default_agent` is left out and there is a single agent, this agent is
+/// the default.
 pub(crate) fn all(config: &mut Config, root: &Node, mistakes: &mut Mistakes) {
     server(config, root, mistakes);
     metrics(config, mistakes);
@@ -75,8 +76,8 @@ fn metrics(config: &Config, mistakes: &mut Mistakes) {
     }
 }
 
-/// Whether the system refuses to listen on both addresses: they have the same port and the same IP.
-/// The unspecified IP (`0.0.0.0` or `::`) counts as the same as each IP of its family. Two
+/// Whether two addresses have the same port and the same IP, so that the service cannot listen on
+/// both. The unspecified IP (`0.0.0.0` or `::`) counts as the same as each IP of its family. Two
 /// addresses with port 0 do not overlap, because the system chooses a free port for each address.
 fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
     let same_family = one.is_ipv4() == other.is_ipv4();
@@ -285,7 +286,7 @@ fn credentials(config: &Config, mistakes: &mut Mistakes) {
             check_parts::check_name(&place, "a field", field, mistakes);
             // The names of two fields must not differ only in case. Otherwise the JSON Schema of
             // the credential's form would not compile, and the form would accept no answer.
-            if let Some(twin) = earlier_twin(&credential.fields, field) {
+            if let Some(twin) = earlier_key_in_other_case(&credential.fields, field) {
                 let detail = format!("the fields `{twin}` and `{field}` differ only in case");
                 mistakes.add(&place, detail);
             }

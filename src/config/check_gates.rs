@@ -92,9 +92,10 @@ fn check_tools(
     }
 }
 
-/// Warns about a gate that no caller can use. Also warns about each rule whose calls at the gate
-/// can never get enough approvers, and about questions that only the owner of a call may answer, if
-/// this owner has no way to answer.
+/// Warns in three cases:
+/// - No caller can use the gate.
+/// - A rule can never get enough approvers for a call at the gate.
+/// - Only the owner of a call may answer some question, and this owner has no way to answer.
 fn check_keys(config: &Config, gate_name: &str, gate: &Gate, root: &Node, mistakes: &mut Mistakes) {
     let place = ["gates", gate_name];
     let open_to = [&place[..], &["open_to"]].concat();
@@ -129,7 +130,7 @@ fn check_keys(config: &Config, gate_name: &str, gate: &Gate, root: &Node, mistak
     }
 }
 
-/// Warns about each rule whose calls at the gate can never get enough approvers. The number of
+/// Warns about each rule that can never get enough approvers for a call at the gate. The number of
 /// possible approvers depends on which of the `keys` proposes the call: the key's user owns the
 /// call, and some rules do not let the owner approve.
 fn check_approvers(
@@ -221,10 +222,10 @@ fn is_admitted(open_to: Option<&OpenTo>, key: &ApiKey, ids: UserIds) -> bool {
     (key.act_as && names_people) || open_to.admits(&key.tenant, &ids.id(&key.user), &key.groups)
 }
 
-/// Checks the names of the headers. If `user_header` is set, a key with `act_as` is required, which
-/// may speak for the users whom this header names. If there is such a key, warns that the gateway
-/// must overwrite or strip the header, because a client could forge it. Also warns about settings
-/// that Envoy cannot honor: required reports, and rules that allow `edit`.
+/// Checks the names of the headers. If `user_header` is set, requires a key with `act_as`, because
+/// only such a key may speak for the users in this header. If there is such a key, warns that the
+/// gateway must overwrite or strip the header, because a client could forge it. Also warns about
+/// settings that Envoy cannot honor: required reports, and rules that allow `edit`.
 fn check_ext_authz(
     config: &Config,
     gate_name: &str,

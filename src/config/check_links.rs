@@ -7,11 +7,11 @@ use super::Config;
 use super::check::{parse_http_url, positive};
 use super::tree::Node;
 use crate::net::is_loopback;
-use crate::people::link::LinkMay;
+use crate::people::link::LinkRight;
 use crate::world::Mistakes;
 
-/// Checks that there is a key to seal links, that links with `may: decide` are not opened over
-/// plain HTTP, and that links are valid for more than 0 seconds.
+/// Checks that there is a key to seal links, and that links are valid for more than 0 seconds.
+/// Links with `may: decide` must not be opened over plain HTTP, except on loopback.
 pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     let Some(links) = &config.notify.links else {
         return;
@@ -25,7 +25,7 @@ pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     }
     let url = config.server.public_url.as_deref().and_then(parse_http_url);
     let is_readable = |url: Url| url.scheme() == "http" && !is_loopback(&url);
-    if links.may == LinkMay::Decide && url.is_some_and(is_readable) {
+    if links.may == LinkRight::Decide && url.is_some_and(is_readable) {
         let detail = "a link that decides needs `server.public_url` with `https`: on the way of plain HTTP others \
                       can read and use it";
         mistakes.add(&[&place[..], &["may"]].concat(), detail);

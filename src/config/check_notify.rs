@@ -1,5 +1,6 @@
 //! Checks the entries of `notify.to`. Each entry must have exactly one channel, and may name only
-//! tenants, agents, groups and users that other sections have. Completes their tenants.
+//! tenants, agents, groups and users that other sections have. Also fills in the tenants of the
+//! entries that name none.
 
 use std::collections::BTreeSet;
 
@@ -23,9 +24,9 @@ struct KnownNames<'c> {
     /// The known tenants. `None` if the accounts could not be read.
     tenants: Option<BTreeSet<&'c str>>,
     agents: BTreeSet<&'c str>,
-    /// The known groups. `groups` and `users` are `None` if the accounts could not be read. They are
-    /// also `None` if a key has `act_as`, because such a key may name groups and users that the file
-    /// does not have.
+    /// The known groups. `groups` and `users` are `None` if the accounts could not be read. They
+    /// are also `None` if a key has `act_as`, because such a key may name groups and users that the
+    /// file does not have.
     groups: Option<BTreeSet<&'c str>>,
     users: Option<BTreeSet<String>>,
 }
@@ -39,8 +40,8 @@ pub(super) fn tenants(config: &Config) -> BTreeSet<&str> {
     keys.map(|key| key.tenant.as_str()).collect()
 }
 
-/// Gives each entry without `tenants` the tenant of all keys. Otherwise the entry would also get
-/// messages about the tasks of tenants whose keys the file no longer has.
+/// Gives each entry without `tenants` the tenants of all keys. Otherwise the entry would also get
+/// messages about tasks of former tenants: tenants that no key has any more.
 pub(super) fn complete_tenants(config: &mut Config) {
     let all: Vec<String> = tenants(config).into_iter().map(str::to_owned).collect();
     let entries = config.notify.to.iter_mut();
@@ -49,9 +50,9 @@ pub(super) fn complete_tenants(config: &mut Config) {
     }
 }
 
-/// Whether one of these agents or gates, or an agent below one of them, may propose a call of a tool
-/// that the rule matches. Always true if `agents` is empty, because an entry without `agents` gets
-/// messages about every agent.
+/// Whether one of these agents or gates, or an agent below one of them, may propose a call of a
+/// tool that the rule matches. Always true if `agents` is empty, because an entry without `agents`
+/// gets messages about every agent.
 pub(super) fn may_propose_calls_of(config: &Config, agents: &[String], rule: &Rule) -> bool {
     let proposes = |agent: &String| {
         let below = config.agents_below(agent).into_iter();

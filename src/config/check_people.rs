@@ -126,7 +126,9 @@ fn check_groups_of_key(
     place: &[&str],
     mistakes: &mut Mistakes,
 ) {
-    let own = |key: &&ApiKey| key.tenant == tenant && auth.user_ids.same(&key.user, &person.user);
+    let own = |key: &&ApiKey| {
+        key.tenant == tenant && auth.user_ids.is_same_person(&key.user, &person.user)
+    };
     let Some(key) = auth.api_keys.iter().find(own) else {
         return;
     };
@@ -300,8 +302,8 @@ fn check_rules(config: &Config, auth: &Settings, root: &Node, mistakes: &mut Mis
     }
 }
 
-/// Counts the people of a tenant who could answer the questions of each of these kinds that the
-/// rule opens. Returns the smallest of these counts.
+/// For each of `kinds`, counts the people of the tenant who could answer the rule's questions of
+/// this kind. Returns the smallest count.
 fn max_approvers(
     directory: &Directory,
     tenant: &str,
@@ -336,9 +338,9 @@ fn is_for_all_tenants(config: &Config, index: usize) -> bool {
 
 /// Returns the kinds of the questions that a rule's approvers get. A rule that holds calls opens a
 /// question of the kind of each `request_…` tool that it lists, and an approval for every other
-/// tool. A rule that allows calls opens no question itself. But if it names users or groups, and
-/// exactly a tool of an MCP server that may ask, they answer the server's questions in the middle
-/// of a call.
+/// tool. A rule that allows calls opens no question itself. But an MCP server may ask a question in
+/// the middle of an allowed call. The users and groups that the rule names answer this question if
+/// the rule lists a tool of such a server by its exact name.
 pub(super) fn question_kinds(config: &Config, rule: &Rule) -> BTreeSet<RequestKind> {
     let of_tool = |tool: &String| RequestKind::from_tool(tool).unwrap_or(RequestKind::Approval);
     let may_ask = |tool: &String| {

@@ -1,7 +1,7 @@
-//! Refuses entries of `notify.to` whose people may not decide any question, and reminders whose
-//! time comes after the deadline of every question. Warns of rules whose questions reach no person,
-//! whose approvers have no mail address, or whose approvers decide by link but get no link. Warns
-//! of a file without entries, because then no rule's questions reach a person.
+//! Checks that the messages of `notify.to` reach people who may decide. Refuses an entry if its
+//! people may decide no question, or if its reminder would come after the deadline of every
+//! question. Warns of a rule if its questions reach no person, if no approver has a mail address,
+//! or if approvers need a link to decide and get none. Warns of a file with rules and no entries.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -130,8 +130,8 @@ impl<'c> Reach<'c> {
         }
     }
 
-    /// Warns of the first rule whose questions may be over before their messages are sent, because
-    /// the entry's `gather` is as long as the time that is left for an answer.
+    /// Warns of the first rule whose questions may close before their messages are sent. This can
+    /// happen if the entry's `gather` is at least as long as the time that is left for an answer.
     fn check_gather(&self, entry: &EntrySettings, place: &[&str], mistakes: &mut Mistakes) {
         let gather = entry.gather_interval();
         let time_left = |expires_in: Duration| {
@@ -241,9 +241,8 @@ impl<'c> Reach<'c> {
         suffices(directory) && !suffices(&reached)
     }
 
-    /// Whether an entry of `notify.to` should mail questions with these `terms` to all their
-    /// approvers, but no entry mails such a question to any person, because no approver has a mail
-    /// address.
+    /// Whether an entry of `notify.to` mails questions with these `terms` to `approvers`, but no
+    /// entry can mail such a question to any person, because no approver has a mail address.
     fn misses_mail(&self, terms: &QuestionTerms<'_>) -> bool {
         let mut mails = self.mails();
         let is_unmailed = mails.all(|(entry, to)| self.mailed_people(entry, to, terms).is_empty());
@@ -303,10 +302,9 @@ impl<'c> Reach<'c> {
         entries.filter_map(|entry| Some((entry, &entry.mail.as_ref()?.to)))
     }
 
-    /// Returns the terms for the check that the people of an entry may decide at least one
-    /// question: the terms of the rules that open questions. If no rule holds calls, also returns
-    /// the terms for calls that no rule matches. The owner decides these calls, and any person may
-    /// be an owner, so with these terms every entry passes the check.
+    /// Returns the terms of all rules that open questions, for the check that an entry's people may
+    /// decide some question. If no rule holds calls, also returns the terms of the calls that no
+    /// rule matches. The owner decides such a call, and any person may be an owner.
     fn decisive_terms(&self) -> Vec<&QuestionTerms<'c>> {
         let mut rules = self.config.policy.iter();
         let holds_calls = rules.any(|rule| rule.decide == Decide::Hold);
@@ -342,7 +340,7 @@ impl<'c> Reach<'c> {
         })
     }
 
-    /// Whether an entry sends messages about questions with these `terms` of any tenant.
+    /// Whether an entry sends messages about questions with these `terms` in at least one tenant.
     fn selects_in_any_tenant(&self, entry: &EntrySettings, terms: &QuestionTerms<'_>) -> bool {
         let mut tenants = self.tenants.iter();
         tenants.any(|tenant| self.selects(entry, terms, tenant))
@@ -407,8 +405,8 @@ fn all_question_terms(config: &Config) -> Vec<QuestionTerms<'_>> {
     all
 }
 
-/// Returns the approvers of a rule's questions, whose kinds are `kinds`. If this is a single kind,
-/// the rule and this kind determine whether the approvers may answer by link (see
+/// Returns the approvers of a rule's questions. `kinds` are the kinds of these questions. If there
+/// is a single kind, the rule and the kind determine whether the approvers may answer by link (see
 /// [`approvers_of`]). Otherwise the rule alone determines this.
 fn question_approvers(rule: &Rule, kinds: &BTreeSet<RequestKind>) -> Approvers {
     match kinds.first() {
@@ -441,7 +439,7 @@ fn are_rules_unreadable(root: &Node) -> bool {
     })
 }
 
-/// Returns a copy of the entry whose `groups` and `users` are those of `people`.
+/// Returns a copy of the entry with the `groups` and `users` of `people`.
 fn limited_to(entry: &EntrySettings, people: Named) -> EntrySettings {
     EntrySettings {
         groups: people.groups,

@@ -31,8 +31,8 @@ pub(crate) struct Interpolation<'a> {
 /// Returns the expanded text and the values that were inserted into it.
 ///
 /// # Errors
-/// Fails if a `${…}` is malformed, or if its variable or file is missing or empty. The error
-/// describes the mistake or names the variable or file, but never contains a value.
+/// Fails if a `${…}` is malformed, or if its variable or file is missing, empty or not UTF-8. The
+/// error describes the mistake or names the variable or file, but never contains a value.
 pub(crate) fn expand_text(
     text: &str,
     environment: &Environment,

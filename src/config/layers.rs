@@ -27,7 +27,7 @@ const FAILPOINTS_VARIABLE: Option<&str> = if cfg!(failpoints) {
     None
 };
 
-/// The message about a variable that the configuration needs but whose value is not UTF-8.
+/// The message about a variable that the configuration needs and that is not UTF-8.
 pub const NOT_UTF_8: &str = "the variable's value is not UTF-8";
 
 /// The values of the flags that override a key; `None` if a flag is not given.
@@ -48,10 +48,10 @@ pub struct Flags {
 ///   element at a time.
 ///
 /// A variable's name matches a key without regard to case, `-` and `_`. Two variables for the same
-/// key are a mistake. If the file lacks the key, the key is added. The new key is spelled as
-/// `own_name` returns it for the name of a header, or of a variable of a command. Any other new key
-/// is spelled as in `known` (all keys of the schema), or in lower case if `known` lacks it. `known`
-/// is called only if a variable overrides a key.
+/// key are a mistake. If the file lacks the key, the key is added. The name of a header, or of a
+/// variable of a command, is then spelled as `own_name` returns it. Any other new key has its
+/// spelling in the schema, or else is in lower case. `known` returns all keys of the schema, and is
+/// called only if a variable overrides a key.
 pub fn apply_variables(
     root: &mut Node,
     environment: &Environment,

@@ -80,7 +80,8 @@ fn concerns_servers(mistake: &Mistake) -> bool {
     })
 }
 
-/// Reads the lock file. Returns an empty lock if the file does not exist or cannot be read.
+/// Reads the lock file. Returns an empty lock if the file does not exist. If the file cannot be
+/// read, reports the mistakes and returns an empty lock, too.
 fn read_lock(environment: &Environment, path: &Path, mistakes: &mut Mistakes) -> Lock {
     let found = match environment.file(path).map(|text| Lock::read(&text)) {
         Ok(Ok(lock)) => return lock,

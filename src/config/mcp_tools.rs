@@ -269,8 +269,9 @@ fn insert_tool(config: &mut Config, exposed_name: &str, settings: catalog::Setti
     let reviewed = mcp.reviewed.clone().unwrap_or_default();
     let mut server_settings = config.unexpanded(&["mcp", &mcp.server]);
     if let Some(members) = server_settings.as_object_mut() {
-        // The definition has only the server settings that determine where and how a call reaches
-        // the server. All other settings that matter to a call are in the tool's own definition.
+        // Of the server's settings, the definition has only those that determine where and how a
+        // call reaches the server. `effects` and `trust_annotations` are in it as the tool's
+        // `effect`. The other settings do not change the definition.
         let kept = ["url", "headers", "oauth", "command", "working_dir", "env"];
         members.retain(|key, _| kept.contains(&key.as_str()));
     }
@@ -378,7 +379,8 @@ fn expand_globs(
 
 /// Replaces the globs in a list of tools, and returns whether the list has changed. The first name
 /// that matches a glob takes the place of the glob. All further names are appended to the list, so
-/// that the other entries keep their indexes.
+/// that the other entries keep their indexes. A tool that is then listed several times is kept
+/// once.
 fn expand(
     place: [&str; 3],
     tools: &mut Vec<String>,

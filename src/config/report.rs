@@ -23,8 +23,8 @@ pub struct ReportLine {
     pub position: String,
     /// The path of keys, such as `agents.billing.model` or `policy[3].when`.
     pub path: String,
-    /// The rule or the user whose entry has the path, such as "rule `pay`". `None` if there is no
-    /// such entry, if its name could not be read, or if the detail has the name.
+    /// The rule or the user that the path belongs to, such as "rule `pay`". `None` if there is
+    /// none, if the name could not be read, or if the detail has the name.
     pub entry: Option<String>,
     pub detail: String,
 }
@@ -56,10 +56,9 @@ impl fmt::Display for ConfigReport {
 
 impl ConfigReport {
     /// Finds the position of each mistake in the tree. Sorts the mistakes in the order of the file,
-    /// with the mistakes in variables and flags at the end. Redacts `secrets` in every line. A line
-    /// about a place is also redacted with the values that were inserted at this place or in the
-    /// same entry, and with those of environment variables that override such places (see
-    /// [`without_value`]).
+    /// with the mistakes in variables and flags at the end. Redacts `secrets` in every line. Also
+    /// hides, in a line about a place, each value that a `${…}` or an environment variable has put
+    /// at this place or beside it in the same entry (see [`without_value`]).
     #[must_use]
     pub(crate) fn new(
         file: &str,
@@ -107,13 +106,14 @@ impl ConfigReport {
     }
 }
 
-/// Adds the mistakes and warnings that other modules found (`module_mistakes`). Drops those that
-/// follow from a known mistake, which is one that `mistakes` had before. There are four cases:
+/// Adds the mistakes and warnings that other modules found (`module_mistakes`). Drops each that
+/// follows from a known mistake, that is, from a mistake that `mistakes` already has. There are
+/// four cases:
 /// - A mistake is known at the same place or below it.
 /// - The place, or a place above it, could not be read. So the module checked a default.
 /// - The tree has no value at the place, and a mistake is known above the place. So the module
 ///   checked a default.
-/// - The tree has no value at the place, which is in a model whose `provider` could not be read.
+/// - The tree has no value at the place, and the place is in a model with an unreadable `provider`.
 ///   The provider decides which other keys the model needs.
 pub(crate) fn merge(root: &Node, mistakes: &mut Mistakes, module_mistakes: Mistakes) {
     let known: Vec<Vec<String>> = mistakes
@@ -164,9 +164,9 @@ fn overriding_values(root: &Node) -> Vec<InsertedValue> {
     values
 }
 
-/// Whether a line about `place` may quote the value at `inserted`: it is the same place, or a key
-/// beside it (or above it) in an entry of a list or map. Such a line may name its entry, such as
-/// the user of an API key.
+/// Whether a line about `place` may quote the value at `inserted`. It may if both are the same
+/// place. It also may if `inserted` is a key in an entry of a list or map, and `place` is in this
+/// entry: the line may name its entry, such as the user of an API key.
 fn may_be_quoted_at(place: &[String], inserted: &[String]) -> bool {
     let entry = inserted.split_last().map(|(_, entry)| entry);
     let is_in_entry = entry.is_some_and(|entry| entry.len() >= 2 && place.starts_with(entry));
@@ -202,7 +202,7 @@ fn without_value(text: &str, inserted: &InsertedValue) -> String {
     parts.collect::<Vec<_>>().join("`")
 }
 
-/// Returns the rule or the user whose entry has the place `keys`. See [`ReportLine::entry`].
+/// Returns the rule or the user that the place `keys` belongs to. See [`ReportLine::entry`].
 fn named_entry(root: &Node, keys: &[String], detail: &str) -> Option<String> {
     let (noun, entry, key) = match keys {
         [section, _, ..] if section == "policy" => ("rule", keys.get(..2)?, "name"),

@@ -228,7 +228,8 @@ struct Builder<'m> {
 /// Parses one YAML document. An empty document gives [`Kind::Null`]. If `origin` is given, every
 /// node gets this origin. If a key is repeated, its first value counts, and the repetitions are
 /// reported. Reports a mistake and returns `None` if the text is not YAML, has several documents,
-/// is too large or nests too deeply.
+/// has a list or map as a key, has an alias inside its own anchor, is too large or nests too
+/// deeply.
 pub fn parse(text: &str, origin: Option<Origin>, mistakes: &mut Mistakes) -> Option<Node> {
     let mut builder = Builder {
         origin,
@@ -414,8 +415,8 @@ impl Builder<'_> {
             open.key = Some((key_text(&node)?, node.origin));
             return Some(());
         };
-        // YAML 1.2 has no merge keys, so `<<` would be an ordinary key. A JSON Schema ignores an
-        // unknown key, so the mistake would stay unnoticed there.
+        // YAML 1.2 has no merge keys, so `<<` would be an ordinary key. In a tool's JSON Schema, an
+        // unknown key is ignored, so the mistake would stay unnoticed.
         let detail = if key == "<<" {
             "`<<` merges no map here: write the keys of that map out".to_owned()
         } else if entries.iter().any(|entry| entry.key == key) {

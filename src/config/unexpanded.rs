@@ -8,9 +8,9 @@ use serde_json::Value;
 
 use super::tree::{Kind, MapEntry, Node, Origin};
 
-/// Stands in the JSON in place of a key, token or password ([`is_key`]) from the file whose text is
-/// not exactly `${NAME}`. With the text itself, the digest of the JSON could be used to test
-/// guesses of the secret.
+/// The text in the JSON in place of a key, token or password ([`is_key`]) that the file has in any
+/// other form than exactly `${NAME}`. With the key itself, the digest of the JSON could be used to
+/// test guesses of the key.
 const KEY_MARKER: &str = "key";
 
 /// Converts the tree to the JSON from which digests are computed. A value that may be secret

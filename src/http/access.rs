@@ -16,7 +16,7 @@ use crate::task::id::{RequestId, TaskId};
 /// Loads a task of the caller's tenant, without a check of the caller's rights.
 ///
 /// # Errors
-/// `not_found` if the tenant has no such task.
+/// `not_found` if the tenant has no such task; `unavailable` or `internal` if the read fails.
 pub(crate) async fn task(http: &Http, caller: &Caller, id: TaskId) -> Result<TaskRow, Problem> {
     let row = http.store.task(id).await?;
     row.filter(|row| row.tenant == caller.tenant)
@@ -26,7 +26,8 @@ pub(crate) async fn task(http: &Http, caller: &Caller, id: TaskId) -> Result<Tas
 /// Loads a task that the caller may read.
 ///
 /// # Errors
-/// `not_found` if the tenant has no such task; `forbidden` if the caller may not read it.
+/// `not_found` if the tenant has no such task; `forbidden` if the caller may not read it;
+/// `unavailable` or `internal` if a read fails.
 pub(crate) async fn readable_task(
     http: &Http,
     caller: &Caller,
@@ -57,7 +58,7 @@ async fn must_read_tree(
 /// Loads a request of the caller's tenant, without a check of the caller's rights.
 ///
 /// # Errors
-/// `not_found` if the tenant has no such request.
+/// `not_found` if the tenant has no such request; `unavailable` or `internal` if the read fails.
 pub(crate) async fn request(
     http: &Http,
     caller: &Caller,
@@ -72,7 +73,7 @@ pub(crate) async fn request(
 /// it cannot be decoded.
 ///
 /// # Errors
-/// `not_found` if the tenant has no such request.
+/// `not_found` if the tenant has no such request; `unavailable` or `internal` if the read fails.
 pub(crate) async fn request_with_journal(
     http: &Http,
     caller: &Caller,
@@ -86,7 +87,8 @@ pub(crate) async fn request_with_journal(
 /// Loads a request that the caller may read.
 ///
 /// # Errors
-/// `not_found` if the tenant has no such request; `forbidden` if the caller may not read it.
+/// `not_found` if the tenant has no such request; `forbidden` if the caller may not read it;
+/// `unavailable` or `internal` if a read fails.
 pub(crate) async fn readable_request(
     http: &Http,
     caller: &Caller,

@@ -5,7 +5,8 @@
 //! A POST that changes a task passes these checks in this order:
 //!
 //! 1. The router checks the path (404) and the method (405).
-//! 2. `server/guard.rs` checks the host, the origin, the announced size and the API key.
+//! 2. `server/guard.rs` checks the host, the origin, the announced size, and the credential: the
+//!    API key, the session cookie or the sealed link.
 //! 3. `api/submit.rs` replays the result of an earlier POST with the same `Idempotency-Key`. For a
 //!    new POST, it checks that the target exists (404) and that the caller has the right (403). It
 //!    then checks the form of the `Idempotency-Key`, and after that the body.
@@ -67,7 +68,7 @@ pub fn asset_paths() -> Vec<&'static str> {
 }
 
 /// Returns the router of the service, and a second router with `/metrics` alone, for a separate
-/// listener.
+/// listener. If the metrics have such a listener, the first router has no `/metrics`.
 pub(crate) fn routers(http: Http) -> (Router, Router) {
     let http = Arc::new(http);
     let (metrics, rest): (Vec<_>, Vec<_>) = operations()

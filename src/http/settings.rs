@@ -22,7 +22,7 @@ pub(crate) struct Settings {
     pub wait: Duration,
     pub max_streams: u32,
     pub max_streams_per_caller: u32,
-    /// The maximum number of clients that wait at gates at the same time in this process.
+    /// The maximum number of HTTP requests that wait at gates at the same time in this process.
     pub max_waiting: u32,
     /// The time after which the service ends an event stream. The client then reconnects.
     pub stream_life: Duration,

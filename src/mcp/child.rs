@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::process::Stdio;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -56,6 +57,8 @@ pub(super) struct Child {
     input: tokio::sync::Mutex<Option<ChildStdin>>,
     /// Each call whose permit is decided holds a clone, until its answer or its timeout.
     pub(super) calls: Arc<()>,
+    /// Whether a check has found that the child does not answer.
+    pub(super) was_silent: AtomicBool,
     shared: Arc<Shared>,
 }
 
@@ -144,6 +147,7 @@ impl Child {
         let child = Arc::new(Self {
             input: tokio::sync::Mutex::new(Some(input)),
             calls: Arc::default(),
+            was_silent: AtomicBool::default(),
             shared: Arc::clone(&shared),
         });
         spawn_background(Arc::clone(&child).reply_until_idle(replying));
@@ -434,11 +438,12 @@ async fn count_lines(server: &str, stderr: impl AsyncRead + Unpin) {
 }
 
 /// Logs the lines of a child's standard error, up to [`MAX_LOGGED_BYTES_PER_SECOND`] bytes in a
-/// second. Drops and counts the lines beyond this limit. A part of a line that is longer than
-/// [`MAX_STDERR_LINE_BYTES`] counts as a line. Redacts all lines as one text, because a secret may
-/// extend over several lines or parts. If the output ends in the middle of a secret, does not log
-/// the beginning of this secret. If more than [`MAX_HELD_STDERR_BYTES`] may be the beginning of a
-/// secret, only counts these lines and all later lines, because the rest of the secret may follow.
+/// second. Drops and counts the lines beyond this limit. A line longer than
+/// [`MAX_STDERR_LINE_BYTES`] is read in parts, and each part counts as a line. Redacts all lines as
+/// one text, because a secret may extend over several lines or parts. If the output ends in the
+/// middle of a secret, does not log the beginning of this secret. If more than
+/// [`MAX_HELD_STDERR_BYTES`] may be the beginning of a secret, only counts these lines and all
+/// later lines, because the rest of the secret may follow.
 async fn log_lines(server: String, stderr: impl AsyncRead + Unpin, redactor: Arc<Redactor>) {
     let (mut input, mut line) = (BufReader::new(stderr), Vec::new());
     let mut redacting = StreamRedactor::new(redactor);

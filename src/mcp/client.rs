@@ -20,7 +20,7 @@ use crate::net::Net;
 use crate::secret::Redactor;
 use crate::task::elicitation::{Elicitation, Resume, ServerState, all_declined, declined_note};
 use crate::task::id::CallId;
-use crate::tool::{AttemptPermit, LateSlot, RawSlot, ToolAnswer};
+use crate::tool::{AttemptPermit, LateAnswerCell, RawResultCell, ToolAnswer};
 use crate::world::Clock;
 
 /// How long a server may take to list its tools.
@@ -72,12 +72,12 @@ pub(crate) struct McpCall<'c> {
     /// The server's state and the answers to the server's questions, if an earlier attempt ended
     /// with questions; otherwise `None`.
     pub(crate) resume: Option<Resume>,
-    /// The slot for a late answer. After the timeout, the client of a child process puts a future
-    /// here that goes on waiting for the answer. The client of an HTTP server leaves the slot
+    /// The cell for a late answer. After the timeout, the client of a child process puts a future
+    /// here that goes on waiting for the answer. The client of an HTTP server leaves the cell
     /// empty.
-    pub(crate) late: &'c LateSlot,
-    /// The slot for the text of the result, exactly as the server wrote it.
-    pub(crate) raw: &'c RawSlot,
+    pub(crate) late: &'c LateAnswerCell,
+    /// The cell for the text of the result, exactly as the server wrote it.
+    pub(crate) raw: &'c RawResultCell,
 }
 
 /// The outcome of one attempt, or of one request of an attempt. The texts in an outcome contain no
@@ -123,9 +123,9 @@ impl McpOutcome {
     }
 
     /// Adds a note to the text of the outcome: some questions were declined, because their forms
-    /// ask for secrets. `declined` has the names of the secret form fields. The note comes first,
-    /// because the end of a long text is cut off, and because a gate looks for structured content
-    /// in the last line.
+    /// ask for secrets. `declined` has the names of the secret form fields. In a text for the
+    /// model, the note comes first, because the end of a long text is cut off, and because a gate
+    /// looks for structured content in the last line.
     pub(super) fn noting(self, declined: &[String]) -> Self {
         if declined.is_empty() {
             return self;

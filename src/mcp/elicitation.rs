@@ -16,7 +16,8 @@ use crate::tool::human::server_form::{FormError, page_visit_form, read_server_fo
 const MAX_QUESTIONS: usize = 8;
 /// The maximum number of bytes of a question's text that are shown to a person.
 const MAX_MESSAGE_BYTES: usize = 4 * 1024;
-/// The maximum length of a question's key, in bytes.
+/// The maximum length of a question's key, in bytes. The names of secret form fields and the flaws
+/// of forms are cut to this length.
 const MAX_KEY_BYTES: usize = 256;
 const MAX_URL_BYTES: usize = 2 * 1024;
 /// The maximum size, in bytes, of the state that the server asks to get back with the answers.
@@ -47,7 +48,8 @@ pub(super) enum InputQuestion {
 
 /// Checks the questions of a server, declines forms that ask for a secret, and redacts the texts.
 /// Returns the questions that a person must answer, and the answers that decline the other
-/// questions. If a question cannot be stored or shown, fails with a text for the model.
+/// questions. Fails with a text for the model if a question or the server's state cannot be stored
+/// or shown.
 pub(super) fn check(input: InputRequest, redactor: &Redactor) -> Result<Elicitation, String> {
     let refused = |why: &str| Err(format!("The tool asks the user a question {why}."));
     if input.requests.len() > MAX_QUESTIONS {

@@ -20,7 +20,7 @@ use crate::secret::{Redactor, Secret};
 use crate::task::id::CallId;
 use crate::task::time::Time;
 use crate::tool::headers::Headers;
-use crate::tool::{AttemptPermit, LateSlot, RawSlot};
+use crate::tool::{AttemptPermit, LateAnswerCell, RawResultCell};
 use crate::world::Clock;
 
 /// All tests share this value, because reading the machine's certificates is slow.
@@ -243,8 +243,8 @@ pub(super) struct OwnedCall {
     pub(super) permit: AttemptPermit,
     pub(super) redactor: Redactor,
     pub(super) id: u128,
-    pub(super) late: LateSlot,
-    pub(super) raw: RawSlot,
+    pub(super) late: LateAnswerCell,
+    pub(super) raw: RawResultCell,
 }
 
 impl Default for OwnedCall {
@@ -256,8 +256,8 @@ impl Default for OwnedCall {
             permit: AttemptPermit::permitted_while(|| true),
             redactor: Redactor::default(),
             id: 2,
-            late: LateSlot::default(),
-            raw: RawSlot::default(),
+            late: LateAnswerCell::default(),
+            raw: RawResultCell::default(),
         }
     }
 }

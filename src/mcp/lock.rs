@@ -15,7 +15,8 @@ use crate::tool::schema::{CompiledSchema, case_collisions};
 
 const VERSION: u32 = 1;
 /// Older dialects of JSON Schema that are accepted. A schema in such a dialect is read in the
-/// dialect 2020-12. If a keyword of the schema has another meaning in 2020-12, the tool is refused.
+/// dialect 2020-12. The tool is refused if the schema has a keyword that 2020-12 no longer applies
+/// (such as `dependencies`) or no longer accepts in this form (such as a list at `items`).
 const OLDER_DIALECTS: [&str; 3] = [
     "http://json-schema.org/draft-06/schema",
     "http://json-schema.org/draft-07/schema",

@@ -42,8 +42,8 @@ pub(super) struct Tokens {
     issued: Locked<IssuedTokens>,
 }
 
-/// The tokens that have not expired, the newest last. A server may quote a token after a newer token
-/// has replaced it.
+/// The tokens that had not expired when the newest token was issued; the newest is last. A server
+/// may quote a token after a newer token has replaced it.
 #[derive(Debug, Default)]
 struct IssuedTokens(VecDeque<IssuedToken>);
 
@@ -64,8 +64,9 @@ struct AccessToken {
 #[derive(Deserialize)]
 struct TokenResponse {
     access_token: String,
-    /// RFC 6749 requires this member, but some endpoints leave it out. A token without a type counts
-    /// as a bearer token: only the server for which the operator configured it gets the token.
+    /// RFC 6749 requires this member, but some endpoints leave it out. A token without a type
+    /// counts as a bearer token: only the server for which the operator configured it gets the
+    /// token.
     token_type: Option<String>,
     expires_in: Option<u64>,
 }
@@ -99,8 +100,8 @@ impl Tokens {
         Ok(text)
     }
 
-    /// Returns a redactor for the tokens that have not expired, the last [`MAX_ISSUED`] at most, and
-    /// for the token `used` of a request, which may be older.
+    /// Returns a redactor for the tokens in `issued` (at most [`MAX_ISSUED`]), and for the token
+    /// `used` of a request, which may be older.
     pub(super) fn redactor(&self, used: Option<&Secret<String>>) -> Redactor {
         let issued = self.issued.lock();
         let older = used.filter(|used| issued.0.iter().all(|issued| issued.text != **used));

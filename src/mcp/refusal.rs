@@ -1,5 +1,5 @@
-//! Describes HTTP responses that contain no JSON-RPC answer. Invariant: no description contains a
-//! header's value.
+//! Describes HTTP responses that contain no usable JSON-RPC answer. Invariant: no description
+//! contains a header's value.
 
 use reqwest::StatusCode;
 use reqwest::header::{HeaderMap, HeaderName};
@@ -19,10 +19,11 @@ pub(super) fn is_gateway(status: StatusCode) -> bool {
 /// The error text for an event stream without an answer to the call.
 pub(super) const STREAM_ENDED: &str = "the event stream ended without an answer that can be read";
 
-/// Returns the outcome of a call whose response contains no JSON-RPC answer. `status` is the status
-/// of the response, `is_event_stream` says whether its body was an event stream, and `headers` are
-/// the headers of the request.
-pub(super) fn without_answer(
+/// Returns the outcome of a call if its response contains no JSON-RPC answer that counts. An error
+/// with a gateway's status does not count, nor does a result without a success status. `status` is
+/// the status of the response, `is_event_stream` says whether its body was an event stream, and
+/// `headers` are the headers of the request.
+pub(super) fn status_outcome(
     status: StatusCode,
     is_event_stream: bool,
     headers: &HeaderMap,

@@ -30,7 +30,8 @@ static INSTRUCTION_TAG: LazyLock<Option<Regex>> = LazyLock::new(|| {
 pub struct Review {
     /// The report for the reviewer.
     pub text: String,
-    /// Whether anything differs from the lock file, or the lock file does not have the server.
+    /// Whether the tools or the revision differ from the lock file, or the lock file does not have
+    /// the server.
     pub differs: bool,
     /// The server's new entry for the lock file; the old entry if nothing differs.
     pub locked: LockedServer,

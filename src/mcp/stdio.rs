@@ -40,8 +40,8 @@ const MAX_PAUSE: Duration = Duration::from_mins(1);
 const FAILURES_UNTIL_DOWN: u32 = 5;
 /// The error text if the child ended before the request was written.
 const PROCESS_ENDED: &str = "its process had ended";
-/// The error text if a request was not written before its timeout: it waited for the writes of
-/// other messages, or for the start of the child.
+/// The error text if a message was not written completely before its timeout. The child did not
+/// read it, or the message waited for the writes of other messages or for the start of the child.
 const BUSY: &str = "its process did not read its input in time";
 const ANSWER_LOST: &str = "its process ended before it answered";
 /// The error text if the service shuts down before the child has started.
@@ -68,6 +68,9 @@ struct TimeLimits {
     /// After the timeout of a call, `Stdio::check` sends a request to find out whether the server
     /// still responds. This is the maximum time for the answer to that request.
     alive: Duration,
+    /// The same after a late list of tools: a server may be slow to make its first list, and may
+    /// read nothing else meanwhile.
+    after_list: Duration,
     /// The pause after the first failed start. Each further failure doubles the pause, up to
     /// [`MAX_PAUSE`].
     pause: Duration,
@@ -80,6 +83,7 @@ impl Default for TimeLimits {
             list: LIST_TIMEOUT,
             probe: Duration::from_secs(5),
             alive: Duration::from_secs(10),
+            after_list: MIN_START_TIMEOUT,
             pause: Duration::from_secs(1),
         }
     }
@@ -164,8 +168,8 @@ impl Stdio {
         let listed = tokio::time::timeout(within, self.pages(session.clone())).await;
         let listed = listed.unwrap_or_else(|_| Err(LIST_TIMED_OUT.to_owned()));
         let is_late = |why: &String| why == LIST_TIMED_OUT || why == NO_ANSWER_IN_TIME;
-        // A server may execute one request at a time. So a call in flight may delay the list, and
-        // the call's own timeout is followed by a check.
+        // A server may execute one request at a time, so a call in flight may delay the list. In
+        // this case, no check is needed here: a call that times out starts a check itself.
         if listed.as_ref().is_err_and(is_late) && !session.child.has_calls() {
             self.check(session, None);
         }
@@ -187,8 +191,8 @@ impl Stdio {
 
     /// Sends one request of an attempt at a call, and waits for the answer. `request_index` counts
     /// the requests of the attempt from 0. Request 0 is sent only if `call.permit` holds right
-    /// before its first byte. A later request is sent without this check, because request 0 has
-    /// already sent the call, but only before the end of `within`: the caller's attempt ends then.
+    /// before its first byte. A later request needs no permit, because request 0 has already sent
+    /// the call. It is sent only before the end of `within`, because the attempt ends then.
     pub(super) async fn call(
         &self,
         call: &McpCall<'_>,
@@ -213,21 +217,21 @@ impl Stdio {
                 return McpOutcome::NotSent(NOT_PERMITTED.to_owned());
             };
             let _in_flight = Arc::clone(&session.child.calls);
-            let until = earliest_end.max(decided + within);
-            let mut refused = false;
-            let is_first = request_index == 0;
+            let (until, mut refused) = (earliest_end.max(decided + within), false);
             let may_send = || {
-                refused = is_first && !call.permit.holds();
-                !refused && (is_first || Instant::now() < until)
+                refused = request_index == 0 && !call.permit.holds();
+                !refused && (request_index == 0 || Instant::now() < until)
             };
             match session.child.write(&text, until, may_send).await {
                 Ok(()) => {}
-                Err(true) => return McpOutcome::Unknown(ANSWER_LOST.to_owned()),
-                Err(false) if refused => return McpOutcome::NotSent(NOT_PERMITTED.to_owned()),
-                Err(false) if Instant::now() >= until => {
-                    return McpOutcome::NotSent(BUSY.to_owned());
+                Err(true) => {
+                    self.check(session, Some(&id));
+                    return McpOutcome::Unknown(ANSWER_LOST.to_owned());
                 }
-                Err(false) if restarted => return McpOutcome::NotSent(PROCESS_ENDED.to_owned()),
+                Err(false) if refused => return McpOutcome::NotSent(NOT_PERMITTED.to_owned()),
+                Err(false) if restarted || Instant::now() >= until => {
+                    return McpOutcome::NotSent(unwritten_reason(until));
+                }
                 Err(false) => {
                     restarted = true;
                     continue;

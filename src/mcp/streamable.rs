@@ -26,7 +26,7 @@ use super::listing::Pages;
 use super::oauth::{Tokens, bearer};
 use super::param_headers::{encode_header_value, param_headers};
 use super::reader::{HttpReply, MAX_QUEUED_REQUESTS, ReplyReader};
-use super::refusal::{is_gateway, refusal, without_answer};
+use super::refusal::{is_gateway, refusal, status_outcome};
 use super::settings::OAuth;
 use super::wire::{Revision, RpcAnswer, RpcRequest, reply};
 use crate::net::{self, Net, ResponseSink as _, SendPermit};
@@ -186,7 +186,7 @@ impl Streamable {
                 Some(answer @ RpcAnswer::Error { .. }) if !is_gateway(status) => {
                     outcome(answer, &redactor)
                 }
-                Some(_) | None => without_answer(status, reply.is_event_stream, &context.headers),
+                Some(_) | None => status_outcome(status, reply.is_event_stream, &context.headers),
             };
         }
     }

@@ -30,7 +30,7 @@ use crate::tool::headers::Headers;
 use crate::tool::{DefinitionChange, Invocation, StartReason, Tool, ToolAnswer, measure_attempt};
 use crate::world::Clock;
 
-/// The error text if no comparison of the tools with the headers of a call is recorded.
+/// The error text if the task of a call has no recorded comparison for the call's headers.
 const NOT_COMPARED: &str = "its server's tools were not compared with the reviewed tools";
 
 /// The MCP servers of a configuration, by name.
@@ -225,9 +225,9 @@ impl Tool for McpTool {
         let (client, locked) = (&server.client, &server.locked);
         let compared = comparison.compare(self.need(start), &server.name, client, locked, &headers);
         let compared = compared.await;
-        // During the comparison, uses by other tasks may have removed the record that this task
-        // used it. Without the record, `definition_change` would find no change. A record that a
-        // newer comparison of the task has made is kept.
+        // During the comparison, `comparisons` may have dropped the record of this task to make
+        // room for other tasks. Without a record, `definition_change` would find no change. A
+        // record that a newer comparison of the task has made is kept.
         if server.comparisons.last_used_by(owner).is_none() {
             server.comparisons.for_headers(owner, &headers);
         }
@@ -256,7 +256,7 @@ impl McpTool {
 
     async fn attempt(&self, call: &Invocation) -> ToolAnswer {
         let redactor = call.redactor(&self.redactor);
-        let answered = match self.compared_headers(call) {
+        let answered = match self.fill_compared_headers(call) {
             Ok(headers) => {
                 let call = self.client_call(call, headers, &redactor);
                 self.server.client.call(call).await
@@ -302,13 +302,14 @@ impl McpTool {
         }
     }
 
-    /// Returns the headers of a call with which the call's task has compared the tools.
+    /// Fills in the headers of a call, and checks that the call's task has compared the tools with
+    /// these headers.
     ///
     /// # Errors
-    /// Fails if a credential is missing, or if the record of the comparison was removed before the
-    /// call: without the record, the driver may have found no change of a changed tool. The error
-    /// is the reason.
-    fn compared_headers(&self, call: &Invocation) -> Result<HeaderMap, String> {
+    /// Fails if a credential is missing. Also fails if no successful comparison with these headers
+    /// is recorded for the task: the driver may then have missed a change of the tool. The error is
+    /// the reason.
+    fn fill_compared_headers(&self, call: &Invocation) -> Result<HeaderMap, String> {
         let server = &self.server;
         let headers = server.headers.fill(&call.credentials)?;
         let owner = server.comparison_owner(call.task_id);

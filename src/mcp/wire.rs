@@ -136,8 +136,8 @@ fn present<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Value>, D
 }
 
 impl RpcAnswer {
-    /// Whether the answer is a complete result: neither an error, nor an MCP task, nor a request for
-    /// input.
+    /// Whether the answer is a complete result: neither an error, nor an MCP task, nor a request
+    /// for input.
     pub(super) fn is_complete(&self) -> bool {
         let Self::Result(result) = self else {
             return false;

@@ -68,8 +68,9 @@ impl Cleaner {
         map_texts(value, &|text| self.text(text))
     }
 
-    /// Prepares an error text for a person: one line, without URLs. A longer text is truncated and
-    /// ends with `…`, by which the engine recognizes a cut text.
+    /// Prepares an error text for a person: one line, without URLs. A text of more than
+    /// [`MAX_PROBLEM_CHARS`] characters is cut and ends with `…`, by which the engine recognizes a
+    /// cut text.
     pub(crate) fn problem(&self, text: &str) -> String {
         let text = self.text(text);
         let text = ADDRESS.as_ref().map_or(Cow::Borrowed(""), |address| {

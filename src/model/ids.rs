@@ -37,7 +37,7 @@ impl CallIds {
 
     /// Starts a turn whose calls keep their stored ids, because the ids came through the same
     /// protocol.
-    pub(super) fn start_own_turn<'a>(&mut self, calls: impl Iterator<Item = &'a str>) {
+    pub(super) fn start_turn_with_stored_ids<'a>(&mut self, calls: impl Iterator<Item = &'a str>) {
         self.turn = calls.map(|id| (id.to_owned(), id.to_owned())).collect();
         self.used.extend(self.turn.keys().cloned());
     }
@@ -122,13 +122,13 @@ mod tests {
     #[test]
     fn own_id_is_kept_and_an_id_of_another_protocol_stays_different_from_it() {
         let mut ids = CallIds::with_max_chars(4);
-        ids.start_own_turn(["call:0"].into_iter());
+        ids.start_turn_with_stored_ids(["call:0"].into_iter());
         assert_eq!(ids.sent_id("call:0"), "call:0");
-        ids.start_own_turn(["call"].into_iter());
+        ids.start_turn_with_stored_ids(["call"].into_iter());
         assert_eq!(ids.sent_id("call"), "call");
         ids.start_turn(["call:0"].into_iter());
         assert_eq!(ids.sent_id("call:0"), "ca-2");
-        ids.start_own_turn(["call"].into_iter());
+        ids.start_turn_with_stored_ids(["call"].into_iter());
         assert_eq!(ids.sent_id("call"), "call");
     }
 }

@@ -111,9 +111,10 @@ pub struct Answer {
     pub calls: Vec<AnswerCall>,
     pub finish_reason: FinishReason,
     pub usage: Usage,
-    /// The provider's own JSON of the message, redacted. Later requests to the model send this JSON
-    /// back. Null if the other members of the answer have everything that the JSON has, or if the
-    /// redacted JSON is not valid. In both cases, later requests are built from the other members.
+    /// The provider's own JSON of the message, redacted. The JSON may lack the arguments of the
+    /// calls, which `calls` has. Later requests to the model send this JSON back. If it is null,
+    /// they are built from the other members: these have everything that the JSON had, or the
+    /// redacted JSON was not valid.
     pub raw: Value,
 }
 
@@ -152,8 +153,8 @@ pub struct ModelError {
 pub struct AttemptEnd {
     /// The HTTP status; `None` if no answer began.
     pub status: Option<u16>,
-    /// The reason why there is no usable answer, in fixed words. `None` if the reason is the
-    /// `status`, because it is not a success status. Also `None` if the client sent no request.
+    /// The reason why there is no usable answer, in fixed words. `None` if the reason is a `status`
+    /// other than a success status. Also `None` if the client sent no request.
     pub reason: Option<&'static str>,
 }
 

@@ -42,7 +42,7 @@ impl Protocol for Responses {
         request::body(parts)
     }
 
-    /// Returns whether the error text is about encrypted reasoning. There are three cases:
+    /// Returns whether the error text is about earlier reasoning. There are four cases:
     ///
     /// - The reasoning came from another organization or model, so the endpoint cannot decrypt it
     ///   ("The encrypted content … could not be verified").
@@ -50,6 +50,8 @@ impl Protocol for Responses {
     ///   id, and finds nothing, because it stores no items ("Item with id 'rs_…' not found").
     /// - The request asks for encrypted reasoning, but the model does not reason ("Encrypted
     ///   content is not supported with this model").
+    /// - A reasoning item is sent without the item that followed it, or an item without the
+    ///   reasoning item before it ("… was provided without its required 'reasoning' item").
     fn is_about_thinking(error_text: &str) -> bool {
         error_text.contains("ncrypted content")
             || error_text.contains("encrypted_content")

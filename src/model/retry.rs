@@ -9,7 +9,7 @@ use http::HeaderMap;
 use crate::net;
 use crate::task::time::Time;
 
-/// The wait before the second attempt, without jitter. The wait doubles with each further attempt.
+/// The wait before the first retry, without jitter. The wait doubles with each further retry.
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 /// The maximum wait between attempts, unless the endpoint asks for a longer wait.
 const MAX_WAIT: Duration = Duration::from_secs(8);
@@ -31,9 +31,9 @@ pub(crate) fn requested_wait(headers: &HeaderMap, now: Time) -> Option<Duration>
     }
 }
 
-/// Returns the wait after attempt number `attempt` (1, 2, 3 …), which is at least `requested`. The
-/// wait doubles with each attempt up to [`MAX_WAIT`]. Random jitter shortens the wait by up to a
-/// half, so that clients that failed together do not retry together.
+/// Returns the wait before the retry with the number `attempt` (1, 2, 3 …). The wait doubles with
+/// each retry up to [`MAX_WAIT`]. Random jitter shortens the wait by up to a half, so that clients
+/// that failed together do not retry together. The wait is at least `requested`.
 pub(crate) fn backoff(attempt: u32, requested: Option<Duration>) -> Duration {
     let full_wait = FIRST_WAIT
         .saturating_mul(1 << attempt.saturating_sub(1).min(10))

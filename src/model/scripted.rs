@@ -3,7 +3,8 @@
 //! every answer, as some providers do, so that tests find code that relies on unique ids. Answers
 //! are emitted in pieces. If the sink has a listener, the model pauses before the pieces. The sum
 //! of these pauses is the rule's `delay`. In the built-in script, if a rule has no `delay`, the sum
-//! grows with the number of pieces, up to `MAX_PACED_TIME`.
+//! grows with the number of pieces, up to `MAX_PACED_TIME`. Without a listener, the whole `delay`
+//! comes before the first piece.
 
 use std::fmt;
 use std::sync::Arc;
@@ -57,9 +58,9 @@ impl fmt::Debug for Scripted {
 }
 
 impl Scripted {
-    /// Loads a script: `builtin:refunds`, or the path of a file. Adds every mistake in the script
-    /// to `mistakes` at the place `models.NAME.script`, with the file and the line. Returns `None`
-    /// if there are mistakes.
+    /// Loads a script: `builtin:refunds`, or the path of a file. Adds the mistakes to `mistakes` at
+    /// the place `models.NAME.script`, with the file and the line. A rule adds only its first
+    /// mistake. Returns `None` if there are mistakes.
     pub(crate) fn load(
         name: &str,
         source: &str,

@@ -21,7 +21,7 @@ use super::{ModelClient, ModelError};
 use crate::net::Net;
 use crate::secret::{Redactor, Secret};
 use crate::task::units::duration_text;
-use crate::world::{Clock, Mistakes, earlier_twin};
+use crate::world::{Clock, Mistakes, earlier_key_in_other_case};
 
 /// The protocol of a model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, serde::Serialize, JsonSchema)]
@@ -102,8 +102,8 @@ impl Default for Settings {
 /// `scripted`.
 const RESERVED_MEMBERS_SCRIPTED: [&str; 4] = ["messages", "tools", "model", "stream"];
 
-/// Adds every mistake in a model's settings, and in the model's script, to `mistakes`. No mistake
-/// quotes the value of a key, header or query parameter.
+/// Adds every mistake in a model's settings to `mistakes`, and the mistakes that are found when its
+/// script is read. No mistake quotes the value of a key, header or query parameter.
 pub fn check(settings: &Settings, clock: &Arc<dyn Clock>, mistakes: &mut Mistakes) {
     let place = ["models", settings.name.as_str()];
     match settings.provider {
@@ -194,7 +194,7 @@ impl Settings {
         for (name, value) in &self.headers {
             if let Err(detail) = parse_header(name, value) {
                 add(&["headers", name], detail);
-            } else if earlier_twin(&self.headers, name).is_some() {
+            } else if earlier_key_in_other_case(&self.headers, name).is_some() {
                 add(&["headers", name], format!("`{name}` is there twice"));
             }
         }

@@ -322,8 +322,8 @@ fn connector_failure(error: &(dyn Error + 'static)) -> &'static str {
     connect_failure(io_kind(error))
 }
 
-/// Returns the address to connect to, and the request to write, whose URI has only the path and the
-/// query. Returns `None` if the request is malformed.
+/// Returns the URI to connect to, and the request to write. The URI of the request to write has
+/// only the path and the query. Returns `None` if the request is malformed.
 fn prepare_request(request: Request, may_keep: bool) -> Option<(Uri, http::Request<Body>)> {
     let mut request = http::Request::<Body>::try_from(request).ok()?;
     let path = Uri::from(request.uri().path_and_query()?.clone());

@@ -142,7 +142,8 @@ impl ListedQuestion<'_> {
     }
 }
 
-/// Returns the tools and the agent of a question in one line.
+/// Returns the tools and the agent of a question in one line. The kind of the question replaces the
+/// tools if it has none.
 pub(super) fn title(question: &DigestQuestion) -> String {
     let mut tools = question.tool_names(UNLISTED_TOOL);
     let mut named: Vec<&str> = tools.by_ref().take(MAX_TITLE_TOOLS).collect();

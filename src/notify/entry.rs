@@ -288,7 +288,7 @@ mod tests {
     use super::*;
     use crate::people::directory::{Account, hash_key};
     use crate::people::language::Language;
-    use crate::people::link::LinkMay;
+    use crate::people::link::LinkRight;
 
     #[test]
     fn person_without_a_key_is_in_their_groups_only_if_links_decide() {
@@ -302,7 +302,7 @@ mod tests {
         let directory = Directory::default().with_people(vec![dora]);
         let caller = user_as_caller("dora", "acme", Some(&directory));
         assert_eq!((caller.groups.len(), caller.door), (0, None));
-        let deciding = directory.with_links(Some(LinkMay::Decide));
+        let deciding = directory.with_links(Some(LinkRight::Decide));
         let caller = user_as_caller("dora", "acme", Some(&deciding));
         assert_eq!((caller.groups.len(), caller.door), (1, Some(Door::Link)));
     }

@@ -134,7 +134,7 @@ impl Sender {
                     continue;
                 };
                 if let Some(wait) = state.wait_until_due(claimed, row) {
-                    self.put_off(state, claimed, wait).await;
+                    self.postpone(state, claimed, wait).await;
                     continue;
                 }
                 due.push((claimed, due_since(state, row)));
@@ -252,7 +252,7 @@ impl Sender {
         }
         let mut soonest = state.entry.gather;
         // Deliveries with earlier attempts are recorded first. A failed first attempt makes the
-        // receiver count as failing, and while it does, a delivery with earlier attempts cannot
+        // receiver count as failing. After that, a delivery with earlier attempts could no longer
         // count as refused (`health.rs`).
         for (context, claimed) in groups.into_iter().rev() {
             let next = schedule::next(result, context);

@@ -105,7 +105,6 @@ impl Health {
         pulls.then(|| self.refused().collect())
     }
 
-    /// Returns the messages that the receiver refused while it accepted others.
     fn refused(&self) -> impl Iterator<Item = Uuid> {
         let suspicions = self.suspicions.iter();
         suspicions

@@ -48,7 +48,7 @@ pub use self::settings::Settings;
 use self::entry::Entry;
 use self::mail::Mailer;
 use self::send::EntryState;
-use self::turns::Turns;
+use self::turns::EntryRotation;
 use crate::net::Net;
 use crate::people::directory::Directory;
 use crate::people::link::Links;
@@ -124,7 +124,7 @@ pub struct Sender {
     /// entries come from an earlier configuration (see [`Entry::leaves_updates_out`]).
     without_updates: Vec<String>,
     slots: Arc<Semaphore>,
-    turns: Turns,
+    rotation: EntryRotation,
     /// Wakes the sender when an attempt has ended.
     slot_freed: Notify,
     attempts: TaskTracker,
@@ -174,7 +174,7 @@ impl Sender {
                 .map(|entry| Arc::new(EntryState::new(entry)))
                 .collect(),
             slots: Arc::new(Semaphore::new(SLOTS_PER_PROCESS)),
-            turns: Turns::default(),
+            rotation: EntryRotation::default(),
             slot_freed: Notify::new(),
             attempts: TaskTracker::new(),
             stop: CancellationToken::new(),
@@ -212,9 +212,10 @@ impl Sender {
         while !self.stop.is_cancelled() {
             let poll_is_due = self.clock.uptime() >= poll_at;
             let has_new = (poll_is_due || was_notified) && self.expand_notices().await;
-            // After the notification of a new notice, `expand_notices` has marked the entries whose
-            // new deliveries are due. If it found none, a client may have made old deliveries due
-            // again. No entry is marked for these, so `start_attempts` asks the store.
+            // `expand_notices` has marked the entries that have new due deliveries. If a
+            // notification came and there is no such delivery, a client may have made old
+            // deliveries due again. No entry is marked for these, so `start_attempts` asks the
+            // store.
             if poll_is_due || (was_notified && !has_new) {
                 poll_at = self.clock.uptime() + poll_interval;
                 self.start_attempts().await;

@@ -30,9 +30,10 @@ pub struct PingResult {
 }
 
 /// Sends a message of type `ping` to an entry of `notify.to`. A webhook or a room gets one message.
-/// For mail, each person whom the entry names and who has an address gets a mail, and the ping fails
-/// if there is no such person. If the entry names no people, the sender's own address gets a mail. Returns `None` if the settings of the entry or of the mail
-/// server have mistakes.
+/// If the entry mails to `approvers`, the sender's own address gets a mail. If the entry names
+/// people, each of them who has an address and is of one of the entry's tenants gets a mail; the
+/// ping fails if there is no such person. Returns `None` if the settings of the entry or of the
+/// mail server have mistakes.
 ///
 /// # Errors
 /// Fails if TLS cannot be set up at all.

@@ -31,7 +31,7 @@ pub(crate) fn recipients_include(to: &Recipients, person: &Person, directory: &D
     match to {
         Recipients::Approvers => true,
         Recipients::Named(named) => {
-            let same = |user: &String| directory.ids().same(user, &person.user);
+            let same = |user: &String| directory.ids().is_same_person(user, &person.user);
             named.users.iter().any(same)
                 || person
                     .groups

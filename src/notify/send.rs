@@ -33,7 +33,7 @@ enum PreparedMessage {
     /// No message is to be sent. The delivery gets this state, for this reason.
     Unsent(NextState, &'static str),
     /// The message is due after this wait.
-    PutOff(Duration),
+    Postponed(Duration),
 }
 
 /// An entry of `notify.to`, with its slots for concurrent attempts and the health of its receiver.
@@ -122,13 +122,13 @@ impl Sender {
     /// Starts attempts for the entries whose `may_have_due` is set. Does not ask the store for
     /// other entries with due deliveries. The entries take turns at the slots of the process.
     pub(super) async fn start_expected_attempts(self: &Arc<Self>) {
-        for index in self.turns.order(self.entry_states.len()) {
+        for index in self.rotation.order(self.entry_states.len()) {
             let state = self.entry_states.get(index);
             let expected = state.filter(|state| state.may_have_due.load(Ordering::Relaxed));
             if let Some(state) = expected
                 && self.start_attempts_of(state).await
             {
-                self.turns.served(index);
+                self.rotation.served(index);
             }
         }
     }
@@ -253,7 +253,7 @@ impl Sender {
                 self.record(state, from_ref(claimed), &attempt).await;
                 return;
             }
-            PreparedMessage::PutOff(wait) => return self.put_off(state, claimed, wait).await,
+            PreparedMessage::Postponed(wait) => return self.postpone(state, claimed, wait).await,
         };
         let began = self.clock.uptime();
         let result = webhook::post(&self.net, &*self.clock, hook, &id, body).await;
@@ -297,7 +297,7 @@ impl Sender {
                 return Ok(PreparedMessage::Unsent(NextState::Dropped, problem));
             }
             if let Some(wait) = request.and_then(|row| state.wait_until_due(claimed, row)) {
-                return Ok(PreparedMessage::PutOff(wait));
+                return Ok(PreparedMessage::Postponed(wait));
             }
         } else if !entry.sends(claimed)
             || (entry.selects_requests() && !self.covers_request_of(entry, claimed).await?)
@@ -349,7 +349,7 @@ impl Sender {
     }
 
     /// Gives a delivery back without an attempt. It can be claimed again after `wait`.
-    pub(super) async fn put_off(
+    pub(super) async fn postpone(
         &self,
         state: &EntryState,
         claimed: &ClaimedDelivery,

@@ -157,8 +157,8 @@ impl When {
 
 impl EntrySettings {
     /// Returns the minimum time between two messages to one person or room: `gather` or its
-    /// default. The default for reminders before a deadline is at most half of their time, so that
-    /// a reminder that waits for an earlier message is sent before its deadline.
+    /// default. With `before_expiry`, the default is at most half of that time. A reminder that
+    /// waits for an earlier message is then still sent before the deadline of its question.
     pub(crate) fn gather_interval(&self) -> Duration {
         let usual = if self.mail.is_some() {
             DEFAULT_MAIL_INTERVAL

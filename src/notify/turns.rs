@@ -4,12 +4,12 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 #[derive(Debug, Default)]
-pub(super) struct Turns {
+pub(super) struct EntryRotation {
     /// The index of the entry with which the next pass begins.
     next: AtomicUsize,
 }
 
-impl Turns {
+impl EntryRotation {
     /// Returns the indexes of `count` entries in the order of the next pass.
     pub(super) fn order(&self, count: usize) -> impl Iterator<Item = usize> + use<> {
         let first = self.next.load(Ordering::Relaxed);
@@ -28,15 +28,15 @@ mod tests {
 
     #[test]
     fn next_pass_begins_after_the_entry_that_was_served_last() {
-        let turns = Turns::default();
-        let order = || turns.order(4).collect::<Vec<_>>();
+        let rotation = EntryRotation::default();
+        let order = || rotation.order(4).collect::<Vec<_>>();
         assert_eq!(order(), [0, 1, 2, 3]);
-        turns.served(0);
-        turns.served(1);
+        rotation.served(0);
+        rotation.served(1);
         assert_eq!(order(), [2, 3, 0, 1]);
         assert_eq!(order(), [2, 3, 0, 1], "nothing was served");
-        turns.served(3);
+        rotation.served(3);
         assert_eq!(order(), [0, 1, 2, 3]);
-        assert_eq!(turns.order(0).count(), 0);
+        assert_eq!(rotation.order(0).count(), 0);
     }
 }

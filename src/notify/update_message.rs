@@ -56,7 +56,7 @@ impl Sender {
                 return self.drop_unsent(state, from_ref(claimed), reason).await;
             }
             Ok(UpdateResult::StillPosting) => {
-                return self.put_off(state, claimed, POSTING_PAUSE).await;
+                return self.postpone(state, claimed, POSTING_PAUSE).await;
             }
             Ok(UpdateResult::RetryLater) => return,
             Err(error) => {

@@ -119,7 +119,7 @@ pub fn may_end_grant(
         && caller.permissions.decide
         && (caller.admin
             || caller.without_accounts
-            || caller.user_id.is(giver)
+            || caller.user_id.is_same_person(giver)
             || approvers
                 .is_some_and(|approvers| may_decide(caller, tenant, owner, approvers).is_some()))
 }
@@ -144,8 +144,8 @@ pub fn is_approver(caller: &Caller, tenant: &str, owner: &str, approvers: &Appro
 }
 
 /// Whether `caller` can answer the request now. The request must be open and must have an undecided
-/// call that `caller` has not answered yet. `caller` must have the right to decide the request and
-/// to take at least one action on it.
+/// call that `caller` has not answered yet. `caller` must have the right to decide the request, and
+/// [`may_take_any_action`] must be true.
 #[must_use]
 pub fn can_decide(caller: &Caller, tenant: &str, owner: &str, state: &RequestState<'_>) -> bool {
     state.is_open()
@@ -154,16 +154,17 @@ pub fn can_decide(caller: &Caller, tenant: &str, owner: &str, state: &RequestSta
         && state.open_calls(&caller.user_id).next().is_some()
 }
 
-/// Whether the request accepts at least one action from callers who come as `caller` does. If false,
-/// the caller comes by a link and can give no answer that the rule allows. With a key, a request
-/// without any action stays visible to its approvers, so that they can see why it waits.
+/// Whether the door of `caller` permits to show the request as a request to decide. The rights of
+/// `caller` do not matter here. False only if `caller` comes by a link, and the request accepts no
+/// action by a link. Through any other door, even a request that accepts no action is shown, so
+/// that its approvers can see why it waits.
 #[must_use]
 pub fn may_take_any_action(caller: &Caller, request: &RequestSpec) -> bool {
     caller.door != Some(Door::Link) || !actions_by_door(caller, request).is_empty()
 }
 
-/// Returns the actions that the request accepts from callers who come as `caller` does. By a link,
-/// the request accepts only the `link_actions` of its kind. Earlier edits by `caller` do not matter
+/// Returns the actions that the request accepts through the door of `caller`. By a link, the
+/// request accepts only the `link_actions` of its kind. Earlier edits by `caller` do not matter
 /// here (see [`is_barred_editor`]).
 fn actions_by_door(caller: &Caller, request: &RequestSpec) -> Vec<Action> {
     let mut actions = request.actions(required_approvals(caller, request));
@@ -226,7 +227,7 @@ pub fn is_barred_editor(caller: &Caller, request: &RequestSpec, call: &CallSpec)
         && call
             .editor
             .as_ref()
-            .is_some_and(|editor| caller.user_id.is(editor))
+            .is_some_and(|editor| caller.user_id.is_same_person(editor))
 }
 
 /// The current accounts, which tell whether an earlier approval still counts. `None` in a service
@@ -317,7 +318,8 @@ impl Roster {
         let bars_editor =
             |edited: &EditedArguments| required > 1 || (has_accounts && edited.needs_others);
         let barred = edited.filter(|edited| bars_editor(edited));
-        let own = |vote: &Vote| barred.is_some_and(|edited| ids.same(&edited.by, &vote.by));
+        let own =
+            |vote: &Vote| barred.is_some_and(|edited| ids.is_same_person(&edited.by, &vote.by));
         let people: BTreeSet<_> = votes
             .iter()
             .filter(|vote| self.still_counts(tenant, owner, approvers, vote) && !own(vote))
@@ -336,10 +338,13 @@ fn approvers_include(
     owner: &str,
     approvers: &Approvers,
 ) -> bool {
-    if ids.same(user, owner) {
+    if ids.is_same_person(user, owner) {
         return approvers.owner;
     }
-    approvers.users.iter().any(|name| ids.same(name, user))
+    approvers
+        .users
+        .iter()
+        .any(|name| ids.is_same_person(name, user))
         || groups.iter().any(|group| approvers.groups.contains(group))
 }
 
@@ -350,7 +355,7 @@ fn approvers_include(
 #[must_use]
 pub fn may_read(caller: &Caller, tenant: &str, owner: &str, involved: bool) -> bool {
     caller.tenant == tenant
-        && ((caller.permissions.read && (caller.admin || caller.user_id.is(owner)))
+        && ((caller.permissions.read && (caller.admin || caller.user_id.is_same_person(owner)))
             || ((caller.permissions.read || caller.permissions.decide) && involved))
 }
 
@@ -417,9 +422,10 @@ pub fn may_look_at_gate(caller: &Caller) -> Result<(), &'static str> {
     must(caller.permissions.gate, "This key may not ask at gates.")
 }
 
-/// Checks that `caller` may propose calls at gates. A key that may decide is refused, because the
-/// agent that holds the key could approve its own calls. The key's user can have a second key to
-/// decide with. In a service without accounts every caller may propose calls.
+/// Checks that `caller` may propose calls at gates and report their outcomes. This needs a key or a
+/// session with the permission `gate`. A key that may decide is refused, because the agent that
+/// holds the key could approve its own calls. The key's user can have a second key to decide with.
+/// In a service without accounts every caller has this right.
 ///
 /// # Errors
 /// Fails if the caller does not have this right. The error is the reason, in words for the caller.
@@ -463,7 +469,7 @@ pub fn may_command(
     owner: &str,
     is_open_to_owner: bool,
 ) -> Result<(), &'static str> {
-    let is_owner = caller.tenant == tenant && caller.user_id.is(owner);
+    let is_owner = caller.tenant == tenant && caller.user_id.is_same_person(owner);
     let acts_as_admin = caller.tenant == tenant && caller.admin && command != Command::Message;
     if !is_owner && !acts_as_admin {
         return Err(match command {

@@ -9,7 +9,7 @@ use sha2::{Digest as _, Sha256};
 use subtle::{Choice, ConstantTimeEq as _};
 
 use super::Permissions;
-use super::link::LinkMay;
+use super::link::LinkRight;
 use super::person::Person;
 use super::session::Token;
 use crate::task::user::{UserId, UserIds, UserKey};
@@ -45,7 +45,7 @@ pub struct Directory {
     accounts: Vec<(UserKey, Account)>,
     people: Vec<(UserKey, Person)>,
     /// The permission that a link gives; `None` if messages have no links.
-    links: Option<LinkMay>,
+    links: Option<LinkRight>,
     /// The user ids that the configuration names outside `auth`, such as the approvers in rules. If
     /// neither an account nor a person of a tenant has such an id, [`Directory::user`] returns the
     /// spelling in this list for every spelling that a client sends.

@@ -23,7 +23,7 @@ use crate::task::units::{TextVisitor, duration_text};
 pub struct LinkSettings {
     /// The right that a link gives its person: `open` to read the request, `decide` to decide it,
     /// too.
-    pub may: LinkMay,
+    pub may: LinkRight,
     /// The time for which a link works, whatever becomes of its request. After the deadline of the
     /// request, the link shows that no answer came in time, and accepts none.
     #[serde(with = "duration_text")]
@@ -39,7 +39,7 @@ pub struct LinkSettings {
 impl Default for LinkSettings {
     fn default() -> Self {
         Self {
-            may: LinkMay::default(),
+            may: LinkRight::default(),
             expires_in: Duration::from_hours(72),
             not_before: None,
         }
@@ -49,7 +49,7 @@ impl Default for LinkSettings {
 /// The right that a link gives its person.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, serde::Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum LinkMay {
+pub enum LinkRight {
     /// The person may read the request. To decide the request, the person signs in.
     #[default]
     Open,

@@ -48,13 +48,17 @@ pub struct Caller {
     reason = "each is a word of `may` in the configuration"
 )]
 pub struct Permissions {
-    /// Permits every POST under `/v1`.
+    /// Permits every POST under `/v1`, except at gates. POSTs about deliveries also need
+    /// [`authorization::may_administer`].
     pub create: bool,
-    /// Permits every GET.
+    /// Permits every GET, except of gate calls. GETs of deliveries also need
+    /// [`authorization::may_administer`].
     pub read: bool,
-    /// Permits every POST under `/resume`, and reading the requests that the user may decide.
+    /// Permits every POST under `/resume`, ending standing decisions, and reading the requests that
+    /// the user may decide.
     pub decide: bool,
-    /// Permits proposing calls at gates, reading them and reporting their outcomes.
+    /// Permits reading the user's calls at gates. Without `decide`, also permits proposing calls
+    /// and reporting their outcomes. In the configuration, `create` includes this permission.
     pub gate: bool,
 }
 

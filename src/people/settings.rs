@@ -112,9 +112,10 @@ impl Default for ApiKey {
 pub enum Use {
     /// Permits every POST under `/v1`.
     Create,
-    /// Permits every GET.
+    /// Permits every GET, except of gate calls.
     Read,
-    /// Permits every POST under `/resume`, and reading the requests that the user may decide.
+    /// Permits every POST under `/resume`, ending standing decisions, and reading the requests that
+    /// the user may decide.
     Decide,
     /// Permits every operation at gates. `create` includes `gate`. A key that also has `decide` can
     /// only look at calls: it can neither propose calls nor report outcomes.

@@ -1,6 +1,6 @@
 //! Evaluates an expression for one call. Invariants: if an evaluated part faults, the whole
-//! expression faults, even inside `||` and `exists`. Each step spends fuel, and an evaluation
-//! without fuel faults, so the time is limited. No evaluation can panic or recurse deeply.
+//! expression faults, even inside `||` and `exists`. Each evaluation has a budget of steps, and
+//! faults without steps left, so the time is limited. No evaluation can panic or recurse deeply.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -40,12 +40,12 @@ pub(super) enum Fault {
 
 /// The number of steps that are left for one judgement.
 #[derive(Debug)]
-pub(super) struct Fuel(Cell<u32>);
+pub(super) struct StepBudget(Cell<u32>);
 
-impl Fuel {
-    /// Returns fuel for `steps` steps. A step is one evaluated part of an expression, one copied or
-    /// compared item, 16 bytes of a compared or copied text, or one byte of a text that `matches`
-    /// searches.
+impl StepBudget {
+    /// Returns a budget of `steps` steps. A step is one evaluated part of an expression, one copied
+    /// or compared item, 16 bytes of a compared or copied text, or one byte of a text that
+    /// `matches` searches.
     pub(super) fn new(steps: u32) -> Self {
         Self(Cell::new(steps))
     }
@@ -69,7 +69,7 @@ pub(super) struct Scope<'a> {
     /// The names of the agents from the root's agent to the agent for which the call is judged.
     pub(super) path: &'a [String],
     pub(super) shape: &'a Shape,
-    pub(super) fuel: &'a Fuel,
+    pub(super) budget: &'a StepBudget,
 }
 
 static FREE_SHAPE: Shape = Shape::Free;
@@ -97,7 +97,7 @@ struct Evaluator<'a> {
 
 impl<'a> Evaluator<'a> {
     fn value(&mut self, node: &'a ExprNode) -> Result<Val<'a>, Fault> {
-        self.scope.fuel.spend(1)?;
+        self.scope.budget.spend(1)?;
         match node {
             ExprNode::Literal(literal) => Ok(constant(literal)),
             ExprNode::Variable(variable) => self.variable(*variable),
@@ -135,7 +135,7 @@ impl<'a> Evaluator<'a> {
             }
             ExprNode::Calculate(operator, left, right) => {
                 let (left, right) = (self.value(left)?, self.value(right)?);
-                calculate(*operator, &left, &right, self.scope.fuel)
+                calculate(*operator, &left, &right, self.scope.budget)
             }
             ExprNode::Matches(text, pattern) => self.eval_matches(text, pattern),
             ExprNode::Call(function, arguments) => self.eval_call(*function, arguments),
@@ -150,7 +150,7 @@ impl<'a> Evaluator<'a> {
         right: &'a ExprNode,
     ) -> Result<Val<'a>, Fault> {
         let (left, right) = self.pair(left, right)?;
-        compare(operator, &left, &right, self.scope.fuel).map(Val::Bool)
+        compare(operator, &left, &right, self.scope.budget).map(Val::Bool)
     }
 
     fn eval_matches(&mut self, text: &'a ExprNode, pattern: &'a Pattern) -> Result<Val<'a>, Fault> {
@@ -163,7 +163,7 @@ impl<'a> Evaluator<'a> {
         let Val::Text(text) = self.value(text)? else {
             return Err(Fault::Type);
         };
-        self.scope.fuel.spend(text.len())?;
+        self.scope.budget.spend(text.len())?;
         Ok(Val::Bool(pattern.is_match(&text)))
     }
 
@@ -187,7 +187,7 @@ impl<'a> Evaluator<'a> {
             })
         };
         let arguments: Result<Vec<_>, _> = arguments.iter().map(value).collect();
-        call(function, &arguments?, self.scope.fuel)
+        call(function, &arguments?, self.scope.budget)
     }
 
     /// Evaluates both operands of a comparison or of an index expression. If an operand is
@@ -208,7 +208,7 @@ impl<'a> Evaluator<'a> {
     }
 
     fn with_user_keys(&self, value: Val<'a>) -> Result<Val<'a>, Fault> {
-        value.with_user_keys(self.scope.input.user.ids(), self.scope.fuel)
+        value.with_user_keys(self.scope.input.user.ids(), self.scope.budget)
     }
 
     fn truth(&mut self, node: &'a ExprNode) -> Result<bool, Fault> {
@@ -257,7 +257,7 @@ impl<'a> Evaluator<'a> {
             }
             (Val::Entries(entries), key) => {
                 for (other, value) in entries.iter() {
-                    if other.equals(key, self.scope.fuel)? {
+                    if other.equals(key, self.scope.budget)? {
                         return Ok(value.clone());
                     }
                 }
@@ -321,13 +321,13 @@ fn constant(literal: &Literal) -> Val<'_> {
     }
 }
 
-fn contains(of: &Val<'_>, item: &Val<'_>, fuel: &Fuel) -> Result<bool, Fault> {
+fn contains(of: &Val<'_>, item: &Val<'_>, budget: &StepBudget) -> Result<bool, Fault> {
     if let (Val::Object(_, Shape::Free) | Val::Entries(_), Val::Text(name)) = (of, item) {
         return Ok(of.member(name)?.is_some());
     }
     let mut found = false;
     for at in 0..of.list_len()? {
-        found |= of.list_item(at)?.equals(item, fuel)?;
+        found |= of.list_item(at)?.equals(item, budget)?;
     }
     Ok(found)
 }
@@ -336,16 +336,16 @@ fn compare(
     operator: Comparison,
     left: &Val<'_>,
     right: &Val<'_>,
-    fuel: &Fuel,
+    budget: &StepBudget,
 ) -> Result<bool, Fault> {
     Ok(match operator {
-        Comparison::Equal => left.equals(right, fuel)?,
-        Comparison::NotEqual => !left.equals(right, fuel)?,
-        Comparison::Less => left.order(right, fuel)?.is_lt(),
-        Comparison::LessOrEqual => left.order(right, fuel)?.is_le(),
-        Comparison::Greater => left.order(right, fuel)?.is_gt(),
-        Comparison::GreaterOrEqual => left.order(right, fuel)?.is_ge(),
-        Comparison::In => contains(right, left, fuel)?,
+        Comparison::Equal => left.equals(right, budget)?,
+        Comparison::NotEqual => !left.equals(right, budget)?,
+        Comparison::Less => left.order(right, budget)?.is_lt(),
+        Comparison::LessOrEqual => left.order(right, budget)?.is_le(),
+        Comparison::Greater => left.order(right, budget)?.is_gt(),
+        Comparison::GreaterOrEqual => left.order(right, budget)?.is_ge(),
+        Comparison::In => contains(right, left, budget)?,
     })
 }
 
@@ -363,7 +363,7 @@ fn calculate<'a>(
     operator: Arithmetic,
     left: &Val<'a>,
     right: &Val<'a>,
-    fuel: &Fuel,
+    budget: &StepBudget,
 ) -> Result<Val<'a>, Fault> {
     match (left, right) {
         (Val::Int(left), Val::Int(right)) => match operator {
@@ -390,12 +390,12 @@ fn calculate<'a>(
             }
         }
         (Val::Text(left), Val::Text(right)) if operator == Arithmetic::Add => {
-            fuel.spend_text(left.len() + right.len())?;
+            budget.spend_text(left.len() + right.len())?;
             Ok(Val::Text(Cow::Owned(format!("{left}{right}"))))
         }
         (left, right) if operator == Arithmetic::Add => {
             let (first, second) = (left.list_len()?, right.list_len()?);
-            fuel.spend(first + second)?;
+            budget.spend(first + second)?;
             let items = (0..first)
                 .map(|at| left.list_item(at))
                 .chain((0..second).map(|at| right.list_item(at)));
@@ -405,10 +405,14 @@ fn calculate<'a>(
     }
 }
 
-fn call<'a>(function: Function, arguments: &[Val<'a>], fuel: &Fuel) -> Result<Val<'a>, Fault> {
+fn call<'a>(
+    function: Function,
+    arguments: &[Val<'a>],
+    budget: &StepBudget,
+) -> Result<Val<'a>, Fault> {
     for argument in arguments {
         if let Val::Text(text) = argument {
-            fuel.spend_text(text.len())?;
+            budget.spend_text(text.len())?;
         }
     }
     let owned = |text: String| Val::Text(Cow::Owned(text));

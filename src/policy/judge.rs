@@ -1,11 +1,11 @@
 //! Judges a call, once for each agent on the path from the root's agent to the agent that made the
-//! call. Invariants: of the agents' verdicts, the strictest counts: deny, then hold, then allow. If
-//! a rule cannot be evaluated, neither this rule nor a later rule allows the call. No judgement
+//! call. Invariants: the strictest of these verdicts counts (deny, then hold, then allow). If a
+//! rule cannot be evaluated, neither this rule nor a later rule allows the call. No judgement
 //! quotes an argument.
 
 use super::JudgementInput;
 use super::compile::{CompiledRule, CompiledWhen, Policy};
-use super::eval::{Fault, Fuel, Scope, test};
+use super::eval::{Fault, Scope, StepBudget, test};
 use super::rules::Decide;
 use super::shape::Shape;
 use crate::task::verdict::{Judgement, NO_RULE_MATCHES, Terms, Verdict};
@@ -27,8 +27,9 @@ enum Opinion {
     /// `allow` rule before a matching `hold` or `deny` rule could not be evaluated, the judgement's
     /// reason names the first such `allow` rule.
     Rule(Decide, Judgement),
-    /// An `allow` rule could not be evaluated, and no later `hold` or `deny` rule matches. The call
-    /// must be held, even if a later `allow` rule matches. The text is the reason for the hold.
+    /// The call must be held, for the reason in the text. Either an `allow` rule could not be
+    /// evaluated, and no later `hold` or `deny` rule matches; a later `allow` rule then has no
+    /// effect. Or [`conclude`] holds the call for another reason: for example, no rule matches.
     Faulted(String),
 }
 
@@ -45,7 +46,7 @@ impl Policy {
             &computed
         };
         let arguments_fit = shape.fits(input.args);
-        let fuel = Fuel::new(MAX_STEPS);
+        let budget = StepBudget::new(MAX_STEPS);
         let mut opinions = Vec::new();
         for length in 1..=input.agent_path.len() {
             let path = input.agent_path.get(..length).unwrap_or_default();
@@ -54,7 +55,7 @@ impl Policy {
                     input,
                     path,
                     shape,
-                    fuel: &fuel,
+                    budget: &budget,
                 },
                 arguments_fit,
             ));

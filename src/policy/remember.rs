@@ -69,9 +69,9 @@ impl Rule {
     /// `when` could not be read, `is_selection_known` is false, and the function does not check
     /// that exactly one of them is set.
     ///
-    /// `Policy::new` calls this function, too. But if the module `config` has found a mistake in a
-    /// member of `remember`, `config` drops the reports of `Policy::new` about `remember` as a
-    /// whole. Therefore `config` also calls this function directly.
+    /// Both `Policy::new` and the module `config` call this function. If `config` has found a
+    /// mistake in a member of `remember`, it drops the reports of `Policy::new` about `remember` as
+    /// a whole, and so needs a report of its own.
     pub(crate) fn check_whole_remember(
         &self,
         place: &[&str],

@@ -7,7 +7,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::remember::RuleRemember;
-use crate::task::decision::{Action, Then};
+use crate::task::decision::{Action, Consequence};
 use crate::task::units::{TextVisitor, duration_text, read_duration};
 use crate::task::verdict::{Approvers, OnExpiry, Terms};
 use crate::world::Mistakes;
@@ -42,7 +42,7 @@ pub struct Rule {
     pub on_expiry: OnExpiry,
     /// The effect on the task when people reject every call of a request, unless the decision names
     /// another effect.
-    pub on_reject: Then,
+    pub on_reject: Consequence,
     /// The answers that people may give to a request for approval.
     #[serde(deserialize_with = "approval_answers")]
     #[schemars(schema_with = "allow_schema")]

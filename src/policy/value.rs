@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use serde_json::{Map, Value};
 
-use super::eval::{Fault, Fuel};
+use super::eval::{Fault, StepBudget};
 use super::shape::{Shape, integer};
 use crate::task::user::UserIds;
 
@@ -142,10 +142,10 @@ impl<'a> Val<'a> {
     /// object of the shape `Free`, replaces each key, and keeps the values. If an operand of a
     /// comparison, an index expression or a text search is `user.id`, the evaluator calls this
     /// function for all operands.
-    pub(super) fn with_user_keys(self, ids: UserIds, fuel: &Fuel) -> Result<Self, Fault> {
+    pub(super) fn with_user_keys(self, ids: UserIds, budget: &StepBudget) -> Result<Self, Fault> {
         let key = |text: &str| -> Result<Self, Fault> {
-            fuel.spend(1)?;
-            fuel.spend_text(text.len())?;
+            budget.spend(1)?;
+            budget.spend_text(text.len())?;
             Ok(Self::Text(Cow::Owned(ids.key(text).as_str().to_owned())))
         };
         if let Self::Text(text) = &self {
@@ -163,7 +163,7 @@ impl<'a> Val<'a> {
         if let Self::Entries(entries) = &self {
             let entries: Result<Vec<_>, Fault> = entries
                 .iter()
-                .map(|(key, value)| Ok((key.clone().with_user_keys(ids, fuel)?, value.clone())))
+                .map(|(key, value)| Ok((key.clone().with_user_keys(ids, budget)?, value.clone())))
                 .collect();
             return Ok(Self::Entries(Rc::new(entries?)));
         }
@@ -171,15 +171,15 @@ impl<'a> Val<'a> {
             return Ok(self);
         };
         let items: Result<Vec<_>, Fault> = (0..count)
-            .map(|at| self.list_item(at)?.with_user_keys(ids, fuel))
+            .map(|at| self.list_item(at)?.with_user_keys(ids, budget))
             .collect();
         Ok(Self::List(Rc::new(items?)))
     }
 
     /// Whether two values are equal. Faults if the values have unlike types, except that null may
     /// be compared with any type.
-    pub(super) fn equals(&self, other: &Self, fuel: &Fuel) -> Result<bool, Fault> {
-        fuel.spend(1)?;
+    pub(super) fn equals(&self, other: &Self, budget: &StepBudget) -> Result<bool, Fault> {
+        budget.spend(1)?;
         match (self, other) {
             (Self::Null, Self::Null) => Ok(true),
             (Self::Null, _) | (_, Self::Null) => Ok(false),
@@ -189,17 +189,17 @@ impl<'a> Val<'a> {
             ) => {
                 let mut same = self.list_len()? == other.list_len()?;
                 for at in 0..self.list_len()?.min(other.list_len()?) {
-                    same &= self.list_item(at)?.equals(&other.list_item(at)?, fuel)?;
+                    same &= self.list_item(at)?.equals(&other.list_item(at)?, budget)?;
                 }
                 Ok(same)
             }
-            _ => self.order(other, fuel).map(Ordering::is_eq),
+            _ => self.order(other, budget).map(Ordering::is_eq),
         }
     }
 
     /// Returns the order of two values. Compares numbers exactly, even an integer with a double.
     /// Compares texts by code points.
-    pub(super) fn order(&self, other: &Self, fuel: &Fuel) -> Result<Ordering, Fault> {
+    pub(super) fn order(&self, other: &Self, budget: &StepBudget) -> Result<Ordering, Fault> {
         match (self, other) {
             (Self::Bool(left), Self::Bool(right)) => Ok(left.cmp(right)),
             (Self::Int(left), Self::Int(right)) => Ok(left.cmp(right)),
@@ -209,7 +209,7 @@ impl<'a> Val<'a> {
                 order_mixed(*right, *left).map(Ordering::reverse)
             }
             (Self::Text(left), Self::Text(right)) => {
-                fuel.spend_text(left.len().min(right.len()))?;
+                budget.spend_text(left.len().min(right.len()))?;
                 Ok(left.cmp(right))
             }
             _ => Err(Fault::Type),

@@ -7,15 +7,15 @@
 //! the session ends. A commit that stores `asker_until` also stores the number, in `asker_owner`.
 //!
 //! A query that reads an `asker_until` in the future tries to take the lock with the key
-//! `asker_owner` (see `sql.rs`). If the query gets the lock, the process no longer holds it. The
-//! query then returns 0 as `asker_until`, so the presence counts as ended. For a presence of its
-//! own process, a query does not try the lock. A query knows the number of its own process from the
-//! setting `holdpoint.process`, which each Postgres session of the process has.
+//! `asker_owner` (see `sql.rs`). If the query gets the lock, the process with this number no longer
+//! holds it, so the query returns 0 as `asker_until`: the presence counts as ended. For a presence
+//! of its own process, a query does not try the lock. A query knows the number of its own process
+//! from the setting `holdpoint.process`, which each Postgres session of the process has.
 //!
-//! While the relay of a process has no connection, other replicas treat the presences of this
-//! process as ended. The presences count again as soon as the relay has taken the lock in a new
-//! session. A commit that the process makes without the lock stores no number. A presence without a
-//! number lasts until `asker_until`, even if the process ends earlier.
+//! While the relay of a process has no Postgres session, the lock is free, so other replicas treat
+//! the presences of this process as ended. These presences count again as soon as the relay has
+//! taken the lock in a new session. A commit that the process makes without the lock stores no
+//! number. A presence without a number lasts until `asker_until`, even if the process ends earlier.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -26,12 +26,12 @@ use super::db::Sql;
 use super::relay::{Disconnected, TIMEOUT};
 use crate::world::{NoRandomness, random_bytes};
 
-/// Takes the lock if it is free. An earlier session of this process may still hold the lock. A
-/// query of another process holds the lock briefly when it tries to take it.
+/// Takes the lock if it is free. An earlier session of this process may still hold the lock, or a
+/// query of another process may hold it for a moment to find out whether it is free.
 ///
 /// The statement takes the lock only if the session's setting `holdpoint.process` is the number of
-/// this process. The setting is missing in the session of a pooler that assigns connections by
-/// transaction. The pooler's session would keep the lock after the end of this process.
+/// this process. In a session of a pooler that assigns connections by transaction, this setting is
+/// missing. Such a session would keep the lock after the end of this process.
 ///
 /// The statement has no text for `SQLite`, because only one process uses a `SQLite` file.
 const TAKE: Sql = Sql {
@@ -60,8 +60,8 @@ impl AskerLock {
         })
     }
 
-    /// Returns the name and the value of the setting that tells each Postgres session of this
-    /// process the number of the process.
+    /// Returns a setting for each Postgres session of this process: the name of the setting, and
+    /// the number of this process as its value.
     pub(super) fn parameter(&self) -> (&'static str, i64) {
         ("holdpoint.process", self.key)
     }
@@ -76,7 +76,8 @@ impl AskerLock {
         }
     }
 
-    /// Takes the lock in the session of `listener`, unless that session holds it already.
+    /// Tries to take the lock in the session of `listener`, unless that session holds it already.
+    /// Fails only if the connection fails or does not answer in time.
     pub(super) async fn take(&self, listener: &mut PgListener) -> Result<(), Disconnected> {
         if self.is_held.load(Ordering::Relaxed) {
             return Ok(());

@@ -312,9 +312,9 @@ impl TaskLine {
     }
 }
 
-/// Returns the [`ChangeRows::permit_fence`] of a task's change. The commit that gives the asker of
-/// a gate call a permit starts the call, and stores that the permit is delivered. A new task has no
-/// history that could be lost.
+/// Returns the [`ChangeRows::permit_fence`] of a task's change; `None` unless the change gives a
+/// permit to the asker of a stored gate call. Such a change starts the call, and stores that the
+/// permit is delivered. A new task needs no fence, because it has no history that could be lost.
 fn permit_fence(task: &TaskChange) -> Option<i64> {
     let mut facts = task.facts.iter();
     let gives_permit = matches!(task.guard, Guard::Version(_))

@@ -3,8 +3,8 @@
 //! turns, and the tasks of each user from the oldest on. So a user with a thousand waiting tasks
 //! does not starve other users.
 //!
-//! The statement steps through an index on (tenant, user, task). So its cost depends on the maximum
-//! number of tasks to claim (`$4`), not on the number of tasks that wait.
+//! The statement finds queued tasks in steps through an index on (tenant, user, task). So its cost
+//! depends on the maximum number of tasks to claim (`$4`), not on the number of queued tasks.
 //!
 //! A lease is fruitless if it expires after work on the task has begun. The column `fruitless`
 //! counts such leases of the task, and a new item of the task resets it to 0. From a count of 2 on,
@@ -129,12 +129,12 @@ macro_rules! first {
 /// `claimable_task`. `SQLite` runs one writer at a time, and its statement reads `agent_task`
 /// directly.
 ///
-/// On Postgres the statement first selects rows of `claimable_task`, whose `due_at` may be too
-/// early and whose `alone` may be out of date. The statement then locks the tasks of these rows in
-/// `agent_task` and checks them. If a task must not be claimed, the statement corrects the row of
-/// `claimable_task` and returns `taken` as false. The statement skips tasks that another writer has
-/// locked, because that writer is changing or claiming them. So a claim never waits for a lock, and
-/// cannot deadlock.
+/// On Postgres, the statement first selects rows of `claimable_task`. In such a row, `due_at` may
+/// be too early, and `alone` may be out of date. So the statement then locks the tasks of these
+/// rows in `agent_task` and checks them. If a task must not be claimed, the statement corrects or
+/// deletes the task's row of `claimable_task`, and returns `taken` as false. The statement skips
+/// tasks that another writer has locked, because that writer is changing or claiming them. So a
+/// claim never waits for a lock, and cannot deadlock.
 pub(super) const CLAIM: Sql = Sql {
     postgres: concat!(
         "

@@ -36,7 +36,7 @@ const MAX_BATCH_BYTES: usize = 4 << 20;
 
 /// The maximum number of lookups of a change whose commit result was lost. If a lookup does not
 /// find the change, the change is sent again before the next lookup. No lookup begins once
-/// `Db::statement_limit` has passed since the batch failed. At either limit, the outcome is
+/// `Db::statement_limit` has passed since the statement failed. At either limit, the outcome is
 /// reported as unknown.
 const MAX_LOOKUPS: usize = 48;
 /// The pause between two attempts to write or look up a change. `commit_alone` multiplies this
@@ -125,10 +125,11 @@ impl Committer {
         committer
     }
 
-    /// Writes one change. A queued change is written even if this future is dropped. If the change
-    /// pauses or ends the root, the caller may pass the root's new state as `stopped`. The
-    /// notification of the commit then brings this state to readers in this process, and saves them
-    /// a read of the root's row.
+    /// Writes one change. If this future is dropped, a queued change is still written. If no writer
+    /// takes the change within `Db::statement_limit`, withdraws it and returns `Unavailable`. If
+    /// the change pauses or ends the root, the caller may pass the root's new state as `stopped`.
+    /// Readers in this process then get this state with the notification of the commit, and need
+    /// not read the root's row.
     pub(super) async fn commit(&self, change: Change, stopped: Option<StoppedTask>) -> CommitReply {
         let no_filters = EventFilters::default();
         let Some(mut rows) = rows(change, self.event_filters.get().unwrap_or(&no_filters)) else {
@@ -221,10 +222,9 @@ impl Committer {
     /// - If the outcome of the batch is unknown, looks each change up.
     /// - If nothing was written, and the batch has several changes or met a lock conflict, sends
     ///   each change alone. So a change that cannot be stored makes no other change of the batch
-    ///   fail. Once `Db::statement_limit` has passed since the batch failed, reports the changes
-    ///   that are left as unavailable. So while the database is away, no caller waits for the turns
-    ///   of all other changes.
-    /// - If nothing was written of a batch of one change, for another reason, reports the failure.
+    ///   fail. Once `Db::statement_limit` has passed since the batch failed, reports the remaining
+    ///   changes as unavailable, so that no caller waits long while the database is away.
+    /// - Otherwise a single change failed without a lock conflict. Reports its failure.
     ///
     /// Meanwhile the writer writes changes of other roots, so a change that waits for a lock delays
     /// only its own root.
@@ -362,12 +362,12 @@ impl Committer {
 
     /// Handles a lost commit result: looks the change up by its first item. If the item is missing,
     /// sends the change again, in a second statement. The first statement may still run. The second
-    /// statement waits for the locks of the first, and refuses the change as stale if the first
-    /// statement has committed. So the change is written at most once. A change that is not fenced
+    /// statement waits for the locks of the first, and refuses the change if the first has
+    /// committed. So the change is written at most once. A change that is not fenced
     /// ([`ChangeRows::is_fenced`]) is not sent again, and its outcome is reported as unknown.
-    /// `began` is the time at which the first statement failed. The changes of a batch take turns,
-    /// and all count the limit from this time. So while the database is away, no caller waits for
-    /// the turns of all other changes.
+    /// `began` is the time at which the first statement failed. All changes of a batch count
+    /// `Db::statement_limit` from this time, so that no caller waits long while the database is
+    /// away.
     async fn find_or_repeat(&self, rows: &Arc<ChangeRows>, began: Instant) -> CommitReply {
         tracing::warn!(root_task_id = %rows.root, change_id = %rows.change, "the outcome of a commit is unknown: its answer was lost");
         if !rows.is_fenced() {

@@ -1,14 +1,15 @@
 //! Writes a batch of changes of any shape as one autocommit statement of Postgres.
 //! `commit_single.rs` has a shorter statement for changes that concern only a root.
 //!
-//! Invariant: three subqueries decide whether a change is taken. They run before any other read,
-//! in this order: `locked` locks the task rows of the batch in order of id, `held` locks the
-//! request rows, and `held_grants` locks the standing decisions. These three read the rows as they
-//! are after the wait for the locks. All other reads return the rows as they were before this wait,
-//! so no other read may decide whether a change is taken. The only exception is the comparison with
-//! `permit_fence`: the row of `database_identity` was current when the connection was opened, before
-//! its first statement (see `identity.rs`), so each later statement sees at least that row. Nothing
-//! is written for a change that is not taken. Each task row is updated at most once.
+//! Invariant: three subqueries decide whether a change is taken. They run before any other read, in
+//! this order: `locked` locks the task rows of the batch in order of id, `held` locks the request
+//! rows, and `held_grants` locks the standing decisions. These three read the rows as they are
+//! after the wait for the locks. All other reads return the rows as they were before this wait, so
+//! no other read may decide whether a change is taken. The only exception is the comparison with
+//! `permit_fence`, which reads the row of `database_identity`. Before the first statement of each
+//! connection, this row is checked and updated if needed (see `identity.rs`), so each statement
+//! reads that version of the row or a newer one. Nothing is written for a change that is not taken.
+//! Each task row is updated at most once.
 
 use std::sync::OnceLock;
 
@@ -95,8 +96,9 @@ impl Extras {
     }
 }
 
-/// Returns the statement for each combination of `Extras`. The statements are for Postgres, because
-/// `SQLite` has no data-modifying CTEs, no arrays and no row locks (see `commit_sqlite.rs`).
+/// Returns the statement for each combination of `Extras`. The statements are for Postgres only,
+/// because `SQLite` has no data-modifying CTEs, no arrays and no row locks (see
+/// `commit_sqlite.rs`).
 pub(super) fn statements() -> impl Iterator<Item = Sql> {
     (0..COMBINATIONS).map(|parts| Extras(parts).statement())
 }

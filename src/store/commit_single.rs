@@ -6,16 +6,16 @@
 //! list, and has such a list also for requests, approvers, decisions and keys. In each list, the
 //! lines of a change are contiguous. `LINE_RANGES` gives the numbers of the first and the last of
 //! these lines. By these numbers, the statement finds the lines of a change without a join of two
-//! lists. The cost of the statement is nearly linear in the number of changes (see
-//! `MAX_BATCH_LINES`). The update itself compares the task's version, so most batches need no lock
-//! before the update. Tasks are locked before the update only if a change of the batch answers or
-//! closes a request, or sets `asker_until` of a stored task.
+//! lists. So the cost of the statement is nearly linear in the number of changes, as long as the
+//! lists are short (see `MAX_BATCH_LINES`). The update itself compares the task's version, so most
+//! batches need no lock before the update. Tasks are locked before the update only if a change of
+//! the batch answers or closes a request, or sets `asker_until` of a stored task.
 //!
 //! Invariant: task rows are locked in order of id, by `locked` or by the update, whose lines are
 //! sorted by id. Request rows are locked after the task rows. If tasks are locked before the
 //! update, the statement reads the clock only when it has all locks. A change is refused if its
-//! task has another version than the change expects, or if its request is not in the state that the
-//! change requires.
+//! task has another version than the change expects, if its request is not in the state that the
+//! change requires, or if its `permit_fence` is before `doubted_at`.
 
 use std::sync::OnceLock;
 
@@ -187,10 +187,10 @@ const LOCKED: &str = "
        and (not h.overdue or h.expires_at <= m.at)
 )";
 
-/// Compares [`ChangeRows::permit_fence`], as `commit_postgres.rs` says. A change that has it sets
-/// `asker_until`, so it is in a batch with `NEEDS_LOCKS`. It updates no request (see `is_single`).
-/// The comparison is null for a change without `permit_fence`, and in a database that was never
-/// restored, whose `doubted_at` is null.
+/// Compares [`ChangeRows::permit_fence`] with `doubted_at` (see `commit_postgres.rs`). A change
+/// with a `permit_fence` sets `asker_until`, so its batch has `NEEDS_LOCKS`. The change updates no
+/// request (see `is_single`). The comparison is null, and so refuses nothing, if the change has no
+/// `permit_fence`, or if `doubted_at` is null because the database was never restored.
 const FENCED: &str = "coalesce(n.permit_fence >=
         (select k.doubted_at from database_identity k where k.id = 1), true)";
 
@@ -278,10 +278,10 @@ const CREDENTIALS_DELETED: &str = "
 )";
 
 /// Writes the rows of `claimable_task`. A claim looks at a task once `due_at` has passed. If a
-/// change takes a lease, `due_at` becomes the end of the lease. This write is skipped if the stored
-/// `due_at` is in the second half of the lease, and `alone` stays the same: a claim that comes
-/// before the end of the lease then corrects `due_at` and does not take the task. `RENEW` (see
-/// `claim.rs`) saves writes in the same way.
+/// change takes a lease, `due_at` becomes the end of the lease. The statement skips this write if
+/// the stored `due_at` is in the second half of the lease, and `alone` stays the same. A claim may
+/// then look at the task before the end of the lease. Such a claim corrects `due_at` and does not
+/// take the task. `RENEW` (see `claim.rs`) saves writes in the same way.
 ///
 /// The statement reads the task's row of `claimable_task` as of its snapshot. A later commit may
 /// have deleted this row. But such a commit increments the task's version, so this change is

@@ -1,7 +1,8 @@
 //! Writes a batch of changes on `SQLite`, as one `BEGIN IMMEDIATE` transaction. No other writer
 //! runs during the transaction, so the rows that the transaction reads do not change until the
 //! commit. The effect equals that of the single statement in `commit_postgres.rs`, except that
-//! `ChangeRows::permit_fence` is not compared.
+//! `ChangeRows::permit_fence` is not compared: on `SQLite`, the history becomes uncertain only when
+//! the file is opened.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
@@ -73,8 +74,9 @@ update intervention_request as r
  where r.request_id = u.request_id and (u.status is not null or (u.resumed and r.status = 'responded'))";
 
 /// Deletes the expired row of a key that the batch stores again. `INSERT_KEYS` replaces this row
-/// only if the row has the same spelling of the person's user id. Otherwise `INSERT_KEYS` would
-/// fail, because the index `idempotency_person` allows only one row for each key of a person.
+/// only if the row has the same spelling of the person's user id. For another spelling,
+/// `INSERT_KEYS` alone would fail, because the index `idempotency_person` allows only one row for
+/// each key of a person.
 const DELETE_SPENT_KEYS: &str = "
 delete from idempotency where rowid in (
     select i.rowid from {keys y} cross join idempotency i
@@ -163,8 +165,7 @@ record! {
 /// field `grants` is updated: each accepted change reduces the remaining uses.
 struct StoredState {
     at: i64,
-    /// The remaining uses of each standing decision; without revoked and expired standing
-    /// decisions.
+    /// The remaining uses of each standing decision that is neither revoked nor expired.
     grants: HashMap<Uuid, i64>,
     tasks: HashMap<Uuid, TaskState>,
     requests: HashMap<Uuid, StoredRequestState>,

@@ -1,6 +1,7 @@
 //! The pool of connections to Postgres. A connection is checked before use in two cases: it was
 //! idle for long, or another connection broke during its idle time. The check of a dead connection
-//! ends after `PING_TIMEOUT`.
+//! ends after `PING_TIMEOUT`. A connection is replaced without a check if another connection did
+//! not answer in time during its idle time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,8 +31,8 @@ const MAX_RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// - `broken`: the last time at which a connection was found broken. The pool pings a connection
 ///   that was idle at this time before its next use. So after a crash of the server, pings find
 ///   the other dead connections before a statement fails on them.
-/// - `silent`: the last time at which a connection did not answer in time. The pool replaces a
-///   connection that was idle at this time without a ping, so that no statement waits for pings of
+/// - `silent`: the last time at which a connection did not answer in time. If a connection was idle
+///   at this time, the pool replaces it without a ping, so that no statement waits for pings of
 ///   several dead connections in turn.
 #[derive(Debug, Default)]
 pub(super) struct ConnectionFailures {
@@ -82,8 +83,8 @@ pub(super) fn timed_out() -> sqlx::Error {
 
 /// A pool of connections to Postgres with the same settings. A connection returns to the pool after
 /// a complete answer, or, if the answer is an error, after a ping. A connection is closed if it
-/// broke, if it does not answer the ping, if the statement's future was dropped, or once it is
-/// older than `MAX_CONNECTION_AGE`.
+/// broke, if its server accepts no writes any more, if it does not answer the ping, if the
+/// statement's future was dropped, or once it is older than `MAX_CONNECTION_AGE`.
 #[derive(Debug, Clone)]
 pub(super) struct Pool {
     connections: managed::Pool<PostgresConnector>,
@@ -125,7 +126,7 @@ impl managed::Manager for PostgresConnector {
             if recorded.is_ok() {
                 return Ok(connection);
             }
-            // The server may have a new identity, which `compare` must record. For the record,
+            // The server may have a new identity, which `compare` must record. To record it,
             // `compare` reads all tasks, which may take longer than `get` waits. So `compare` runs
             // in a separate Tokio task, which continues when `get` drops this future. A later
             // attempt then finds the identity recorded.
@@ -178,8 +179,9 @@ impl Pool {
     }
 
     /// Takes an idle connection, or opens a new connection. After a temporary failure, tries again
-    /// until the pool's `timeout` has passed. A failure is temporary if the server is starting, if
-    /// it has no free connection, or if `identity::compare` failed for the new connection.
+    /// until the pool's `timeout` has passed. A failure is temporary if the server does not accept
+    /// connections at the moment, if it has no free connection, or if `identity::compare` failed
+    /// for the new connection.
     pub(super) async fn get(&self) -> Result<CheckedOut, sqlx::Error> {
         let acquire = async {
             let mut pause = MIN_RETRY_PAUSE;

@@ -378,7 +378,8 @@ impl Db {
             })
     }
 
-    /// Converts parameters for `SQLite`: the lists `Ids` and `Texts` become JSON, with ids in hex.
+    /// Converts parameters for `SQLite`: `Now` becomes the time, and the lists `Ids` and `Texts`
+    /// become JSON, with ids in hex.
     fn sqlite_values(&self, values: Vec<Value>) -> Vec<Value> {
         let hex = |id: Uuid| Json::from(id.simple().to_string());
         let converted = values.into_iter().map(|value| match value {

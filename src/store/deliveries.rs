@@ -199,8 +199,8 @@ const PUT_OFF: Sql = sql!(
 
 /// Finds out whether an entry has a delivery that `MAKE_WAITING_DUE` can make due earlier. Such a
 /// delivery meets three conditions:
-/// - It waits for another attempt after at least two failures. After a single failure the wait is
-///   only seconds. If an early attempt failed, too, the next wait would be minutes.
+/// - It waits for another attempt after at least two failures. A delivery with one failure waits
+///   only seconds, and if an early attempt failed, too, the next wait would be minutes.
 /// - Its receiver asked for no wait, or for a wait that ends before `due_at`.
 /// - It is not among the deliveries `$3`.
 const HAS_WAITING: Sql = sql!(
@@ -208,7 +208,7 @@ const HAS_WAITING: Sql = sql!(
         and (lease_until is null or lease_until < due_at) and not delivery_id " (any 3 uuid) " limit 1"
 );
 
-/// Changes the due time of each delivery that meets the condition of `HAS_WAITING`. If the
+/// Changes the due time of each delivery that meets the conditions of `HAS_WAITING`. If the
 /// delivery's receiver asked for a wait that has not ended, the delivery becomes due at the end of
 /// this wait. Otherwise the delivery becomes due now.
 const MAKE_WAITING_DUE: Sql = sql!(
@@ -349,9 +349,9 @@ impl Store {
     }
 
     /// Makes an entry's deliveries due now if they wait for another attempt after two or more
-    /// failures, except the deliveries `except`. A delivery whose receiver asked to wait becomes
-    /// due at the end of that wait. Returns the number of deliveries that become due earlier than
-    /// before.
+    /// failures, except the deliveries `except`. If a delivery's receiver asked for a wait that has
+    /// not ended, the delivery becomes due at the end of this wait. Returns the number of
+    /// deliveries that become due earlier than before.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.

@@ -52,8 +52,9 @@ impl DbFailure {
         }
     }
 
-    /// Whether the outcome of the statement is unknown: the connection was lost during the
-    /// statement, the server ended the session, or a commit of `SQLite` failed.
+    /// Whether the outcome of the statement is unknown: the connection was lost or did not answer
+    /// in time, the server ended the session, a commit of `SQLite` failed, or a job on `SQLite`
+    /// panicked.
     pub(super) fn is_result_lost(&self) -> bool {
         match &self.error {
             DriverError::Sqlx(sqlx::Error::Database(inner)) => {
@@ -144,9 +145,9 @@ impl DbFailure {
     }
 }
 
-/// Whether this error of Postgres ends the session, whatever its code. A commit may be on disk
-/// then: for example, a server that cannot write its log ends by a panic with the code of a full
-/// disk, and its recovery replays the commits that the log has.
+/// Whether this error of Postgres ends the session, whatever its code. The commit may be on disk
+/// nevertheless. For example, a server that cannot write its log panics with the code of a full
+/// disk, and its recovery then replays the commits that the log has.
 fn ends_session(error: &PgDatabaseError) -> bool {
     matches!(error.severity(), PgSeverity::Fatal | PgSeverity::Panic)
 }
@@ -170,7 +171,7 @@ pub enum CommitError {
     Unknown,
 }
 
-/// The reason why a read failed, or a write other than a commit.
+/// The reason why a read, or a write other than a commit, failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// The database does not answer, or answers with an error.

@@ -39,9 +39,9 @@ pub(super) const SUBSCRIPTION_TTL: Duration = Duration::from_mins(1);
 /// The state of a tree, as far as it is known from notifications.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct News {
-    /// The number of notifications so far. This process publishes a notification for each of its
-    /// own commits, for each report of commits from another replica, and whenever it may have
-    /// missed a commit.
+    /// The number of notifications so far. This process publishes a notification for each report of
+    /// commits from another replica, whenever it may have missed a commit, and for each of its own
+    /// commits, except a commit that only changes the presence of an asker.
     pub commits: u64,
     /// Whether the root runs, by the last commit that set the root's status; `None` if unknown.
     pub running: Option<bool>,

@@ -28,9 +28,9 @@ use crate::task::status::TaskStatus;
 use crate::task::time::Time;
 use crate::task::user::UserId;
 
-/// The maximum number of calls with one key that `EQUAL` looks at, the newest first. An equal
-/// proposal continues an open call, or is held beside it. So an open call has more newer equal
-/// calls than this only if clients have demanded new calls (`attach: false`).
+/// The maximum number of calls with one key that `EQUAL` looks at, the newest first. A proposal
+/// that equals an open call continues that call, or is held until a person decides. So this many
+/// newer equal calls hide an open call only if clients have demanded new calls (`attach: false`).
 const MAX_EQUAL_CALLS: i64 = 200;
 /// The maximum number of the user's pending reconcile requests that `EQUAL` looks at, the newest
 /// first. Each of them may hold the proposed call, so this number is far above any usual one.
@@ -260,7 +260,7 @@ impl Store {
         };
         let own = records
             .into_iter()
-            .filter(|record| user.is(&record.user_id));
+            .filter(|record| user.is_same_person(&record.user_id));
         let (changes, calls): (Vec<_>, Vec<_>) =
             own.partition(|record| record.quarantine_at.is_some());
         let newest = changes
@@ -290,7 +290,7 @@ impl Store {
         let [names, name_keys] = spelled(slice::from_ref(user));
         let values = values![tenant, gate, names, session_id, tool, name_keys];
         let users: Vec<String> = self.db().all(KEYED, values).await?;
-        Ok(users.iter().any(|user_id| user.is(user_id)))
+        Ok(users.iter().any(|user_id| user.is_same_person(user_id)))
     }
 
     /// Counts the pending calls of a user at a gate, up to `limit`.
@@ -307,7 +307,9 @@ impl Store {
         let [names, keys] = spelled(slice::from_ref(user));
         let values = values![tenant, gate, names, i64::from(limit), keys];
         let counts: Vec<(String, i64)> = self.db().all(OPEN, values).await?;
-        let own = counts.iter().filter(|(user_id, _)| user.is(user_id));
+        let own = counts
+            .iter()
+            .filter(|(user_id, _)| user.is_same_person(user_id));
         let calls: i64 = own.map(|(_, calls)| calls).sum();
         let calls = u32::try_from(calls).map_err(|_| corrupt("a number of calls"))?;
         Ok(calls.min(limit))

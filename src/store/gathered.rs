@@ -6,9 +6,8 @@
 //! sender is slower than its lease. In one transaction, a sender claims the person's deliveries and
 //! sets the person's `next_at` to the end of the lease. Until this time, other senders claim no
 //! deliveries to the person. After sending, the sender replaces `next_at` by the earliest time of
-//! the next message, provided that `next_at` still is the end of its lease. Otherwise, the sender
-//! was slower than its lease and another sender has claimed deliveries to the person. The slow
-//! sender then leaves the `next_at` of the other sender as it is.
+//! the next message. If `next_at` is no longer the end of the sender's lease, another sender has
+//! claimed deliveries to the person since. The slow sender then leaves `next_at` as it is.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -27,10 +26,10 @@ use super::{ReadError, Store};
 /// The maximum number of deliveries of one message. Also the maximum number of due deliveries among
 /// which one claim looks for people.
 const MAX_DELIVERIES: i64 = 1000;
-/// A `next_at` counts only if it is at most the lease, the pause and this margin after the claim. A
-/// later `next_at` comes from a longer `gather` of an earlier configuration, or from a clock that
-/// was set back since. The margin is needed because a claim may wait for the lock of a row whose
-/// `next_at` a later claim has set.
+/// A claim ignores a `next_at` that is later than the sum of the claim's time, the lease, the pause
+/// and this margin. Such a `next_at` comes from a longer `gather` of an earlier configuration, or
+/// from a clock that was set back since. The margin is needed because a claim may wait for the lock
+/// of a row whose `next_at` a later claim has set.
 const MARGIN: Duration = Duration::from_mins(1);
 /// How long a row of the table `gathered` is kept after its `next_at`.
 const RETENTION: Duration = Duration::from_hours(1);
@@ -182,7 +181,7 @@ impl Store {
     /// Returns one list of deliveries for each message. If the earliest time of a person's next
     /// message (`next_at`) is in the future, postpones the person's deliveries until this time, but
     /// by at most `pause`. `pause` is the entry's minimum time between two messages. Ignores a
-    /// `next_at` that is later than a claim with this `lease` and `pause` sets it.
+    /// `next_at` that is too far in the future for this `lease` and `pause` (see `MARGIN`).
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer. Some deliveries may have been claimed

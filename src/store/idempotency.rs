@@ -126,7 +126,7 @@ impl Store {
         let [names, keys] = spelled(slice::from_ref(user));
         let values = values![tenant, names, path, key, Value::Now, keys];
         let mut records: Vec<R> = self.db().all(statement, values).await?;
-        records.retain(|record| user.is(spelling(record)));
+        records.retain(|record| user.is_same_person(spelling(record)));
         let is_own = |record: &R| spelling(record) == user.as_str();
         let own = records.iter().position(is_own);
         Ok((!records.is_empty()).then(|| records.swap_remove(own.unwrap_or(0))))

@@ -141,11 +141,11 @@ pub(super) async fn compare(
     Ok(())
 }
 
-/// Like [`compare`], but records nothing, so that it takes no longer than one short statement. A
-/// new pooled connection calls this function first, and calls [`compare`] only if this function
-/// fails. The relay of notifications (`relay.rs`) never calls [`compare`], because the relay's time
-/// to connect is limited. If the server's identity is new, the relay's connection fails. A
-/// connection of another pool records the identity, and the relay connects again later.
+/// Like [`compare`], but records nothing, so it takes no longer than a short read. For a new
+/// connection, a pool calls this function first, and calls [`compare`] only if this function fails.
+/// The relay of notifications (`relay.rs`) never calls [`compare`], because the relay's time to
+/// connect is limited. If the server's identity is new, the relay's connection fails. A pooled
+/// connection records the identity, and the relay connects again later.
 ///
 /// # Errors
 /// Fails if the server does not answer, is a standby, or has an identity that is not recorded.

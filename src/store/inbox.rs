@@ -65,9 +65,8 @@ select request_id from request_approver where tenant = $1 and kind = $2 and name
     by_key: true,
 };
 
-/// Finds the requests with a final answer about one of their calls, newest first. The index
-/// `decision_final` has these answers alone, so the statement does not read requests that only wait
-/// for answers.
+/// Finds the requests with a final answer, newest first. The index `decision_final` has only final
+/// answers, so the statement does not read approvals that needed a further approval.
 ///
 /// The text for `SQLite` has the sign `+` before `d.tenant`, so that `SQLite` uses no index for the
 /// tenant. Without the sign, `SQLite` would search the primary key by the tenant, read all answers

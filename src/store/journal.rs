@@ -46,8 +46,8 @@ const USER_JOURNAL: Sql = journal_sql!(
     " then 9223372036854775807 else 1 end"
 );
 
-/// Chooses items by the sizes of their bodies: as many as fit into the limit, and at least one.
-/// Then loads the bodies of these items.
+/// Chooses the first items whose bodies add up to at most `$4` bytes: at most `$3` items, and
+/// always the first item. Then loads the bodies of these items.
 const ITEMS: Sql = sql!(
     "with page (seq, size) as (
         select seq, octet_length(body) from agent_task_item where task_id = $1 and seq > $2 order by seq limit $3

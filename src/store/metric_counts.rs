@@ -29,10 +29,11 @@ const REQUESTS: Sql = sql!(
 /// a gathered message, so the receiver would seem to be down. After an attempt, `due_at` is the
 /// time of the next attempt, which says nothing of the age.
 ///
-/// Leaves out the deliveries that `deliveries::DROP` drops later, because this configuration cannot
-/// send them. These are the deliveries whose entry is not among `$2`. They also include the
-/// deliveries that change an earlier message (`task::event_name::REQUEST_CHANGES`) and whose entry
-/// is among `$3`.
+/// Leaves out the deliveries that this configuration cannot send (`deliveries::DROP` drops them
+/// later):
+/// - deliveries whose entry is not among `$2`,
+/// - deliveries to the entries `$3` that change an earlier message
+///   (`task::event_name::REQUEST_CHANGES`).
 const DELIVERIES: Sql = sql!(
     "select target as name, count(*) as number,
             min(case when last_at is null then due_at else created_at end) as oldest, " (now 1) " as at
@@ -85,8 +86,8 @@ impl Store {
 
     /// Counts the unsent deliveries of the entries `targets`, and finds the oldest of each entry.
     /// Includes deliveries that wait for another attempt. Leaves out reminders and gathered
-    /// messages that are not due yet. Of the entries `without_updates`, also leaves out the
-    /// deliveries that change an earlier message, because these entries send no such deliveries.
+    /// messages that are not due yet. The entries `without_updates` cannot change a sent message,
+    /// so their deliveries that change an earlier message are left out, too.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.

@@ -296,8 +296,8 @@ impl Store {
         self.inner.committer.commit(change, stopped).await
     }
 
-    /// Frees the memory of a tree's last [`News`]. Does nothing if this process listens to the
-    /// tree.
+    /// Frees the memory of a tree's last [`News`]. Does nothing if this process holds a receiver or
+    /// a listener for the tree.
     pub fn forget(&self, root: TaskId) {
         self.inner.feed.forget(root);
     }
@@ -373,8 +373,9 @@ impl Store {
     }
 
     /// Returns a receiver that is notified of each commit of this process to the tree of `root`.
-    /// While this process has a listener from [`Store::listen`] for the tree, the receiver is also
-    /// notified of the commits of other replicas. Otherwise it may miss those commits.
+    /// While this process has a listener from [`Store::listen`] or [`Store::subscribe`] for the
+    /// tree, the receiver is also notified of the commits of other replicas. Otherwise it may miss
+    /// those commits.
     pub fn watch(&self, root: TaskId) -> tokio::sync::watch::Receiver<News> {
         self.inner.feed.watch(root)
     }

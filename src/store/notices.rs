@@ -292,8 +292,8 @@ impl Store {
         Ok(notices.iter().map(of_notice).collect())
     }
 
-    /// Reads the changes of these notices. Also returns the notices of the changes that have a
-    /// larger body than `max_body_bytes`, without which their events are incomplete.
+    /// Reads the changes of these notices. A body of more than `max_body_bytes` is not read, so the
+    /// events of its change are incomplete. Also returns the ids of the notices of these changes.
     async fn read_changes(
         &self,
         mut unread: Vec<Uuid>,

@@ -80,7 +80,7 @@ pub(super) async fn open(
 }
 
 /// The planner settings for statements that are planned once, perhaps on empty tables. The settings
-/// allow nothing but nested loops over indexes, so that a plan stays good when the tables grow.
+/// allow only nested loops over indexes, because such a plan stays good when the tables grow.
 pub const PLANNED_ONCE: [(&str, &str); 6] = [
     ("plan_cache_mode", "force_generic_plan"),
     ("enable_seqscan", "off"),
@@ -230,10 +230,10 @@ async fn check_primary(
 }
 
 /// Takes the advisory lock on migrations. Postgres releases the lock when the connection ends.
-/// While another process holds the lock, this function tries again every 100 ms. It does not use a
-/// statement that waits for the lock, because this could cause a deadlock: the waiting statement
-/// would hold a snapshot, and the process with the lock may be building an index `concurrently`,
-/// which waits for the release of all older snapshots.
+/// While another process holds the lock, this function tries again every 100 ms. A statement that
+/// waits for the lock could cause a deadlock, because it would hold a snapshot. The process with
+/// the lock may be building an index `concurrently`, and such a build waits until all older
+/// snapshots are released.
 async fn lock_migrations(
     connection: &mut sqlx::PgConnection,
     clock: &Arc<dyn Clock>,
@@ -295,8 +295,8 @@ async fn check_durability(
 }
 
 /// Whether the database can store every text. With `SQL_ASCII`, it stores the bytes of a text
-/// unchanged, and this service sends UTF-8. Any other encoding lacks some characters. A text with
-/// such a character, for example a model's answer, would end its task.
+/// unchanged, and this service sends UTF-8. All encodings but these two lack some characters. A
+/// text with such a character, for example a model's answer, would end its task.
 const KEEPS_UTF8: &str = "select current_setting('server_encoding') in ('UTF8', 'SQL_ASCII')";
 const FSYNC_OFF: &str = "select current_setting('fsync') = 'off'";
 const COMMIT_OFF: &str = "select current_setting('synchronous_commit') = 'off'";
@@ -351,9 +351,9 @@ pub(super) fn is_older(
 
 /// Returns `migration` with a `lock_timeout` for its transaction. Statements of running replicas
 /// queue behind a migration that waits for their table, so this wait must be short. The checksum
-/// stays the digest of the file. A migration without a transaction gets no `lock_timeout`, because
-/// no statement queues behind an index that is built `concurrently`. This index waits for older
-/// transactions, however long they take.
+/// stays the digest of the file. A migration without a transaction builds an index `concurrently`.
+/// It gets no `lock_timeout`: it must wait until all older transactions have ended, and no
+/// statement queues behind it.
 fn with_lock_timeout(mut migration: Migration) -> Migration {
     if !migration.no_tx {
         let text = format!("set local lock_timeout = '2s';\n{}", migration.sql.as_str());
@@ -432,7 +432,7 @@ const POOLER_OUTAGES: [&str; 5] = [
 
 /// Whether a later attempt may succeed: the server is unreachable, starting, stopping or out of
 /// resources. A pooler that cannot reach its server reports class 08. `PgBouncer` gives the code
-/// 08P01 to each of its own errors, a wrong password included, so their message decides.
+/// 08P01 to each of its own errors, even to a wrong password, so for this code the message decides.
 fn is_outage(error: &sqlx::Error) -> bool {
     if let sqlx::Error::Database(inner) = error {
         let code = inner.code().unwrap_or_default();

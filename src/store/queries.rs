@@ -152,6 +152,7 @@ pub struct RequestFilter {
     /// Selects the requests that this person may decide: as a named user, as a member of a group,
     /// or as the owner if the owner is an approver. Also selects the requests that the person has
     /// answered, unless `statuses` is `Pending` alone. `None` selects the requests of all people.
+    /// `Store::requests` ignores the person if `roots` is not empty.
     pub person: Option<Viewer>,
     /// The statuses of the requests; empty for all statuses.
     pub statuses: Vec<RequestStatus>,

@@ -1,12 +1,12 @@
 //! Exchanges notifications with the other replicas, over one dedicated connection. Notifications
 //! are sent in batches, at most once in 25 ms. A lost notification only delays listeners: once a
-//! second, each replica reads the last event of every tree with a listener on this replica.
+//! second, each replica reads the last event of every tree that has a listener on that replica.
 //!
-//! If the connection does not answer in time, the relay opens another, and does not wait until the
-//! old connection has ended: if the network drops packets, this may take a quarter of an hour.
+//! If the connection does not answer in time, the relay opens another, and does not wait for the
+//! end of the old connection. This end may take a quarter of an hour if the network drops packets.
 //!
-//! Each replica announces the trees that it listens to. A replica sends the commits and deltas of a
-//! tree only if another replica has announced the tree.
+//! Each replica announces its subscriptions: the trees and the inboxes that it listens to. A
+//! replica sends the commits and deltas of a tree only if another replica has announced the tree.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -142,8 +142,9 @@ impl Relay {
                 return;
             }
             db.asker_lock.lose();
-            // The connection has broken, so pending notifications are dropped. `poll_last_events`
-            // finds missed commits. The next connection announces the subscriptions again.
+            // The connection has broken, so the unsent notifications are dropped. Commits of other
+            // replicas that were missed are found by `poll_last_events`. The next connection
+            // announces the subscriptions again.
             self.feed.take_outgoing();
             self.partial_deltas.clear();
             self.feed.publish_unknown_commits();

@@ -79,10 +79,10 @@ const OF_TREES: Sql = sql!(
 );
 
 /// Reads, among the given ids, the requests that match the filter. `$8` says whether requests past
-/// their deadline can match. Reads the first requests whose items add up to at most `$10` bytes, and
-/// always the first request. `page` has all columns of the requests, so that each row of a request
-/// and of a task is read once. The items are read twice, because the bodies behind the limit must
-/// not be read.
+/// their deadline can match. Reads the first requests whose items add up to at most `$10` bytes,
+/// and always the first request. `page` has all columns of the requests, so that each row of a
+/// request and of a task is read once. The items are read twice: `sized` reads their sizes, and the
+/// last query reads only the bodies within the limit.
 const MATCHING: Sql = sql!(
     "with page as (
         select r.request_id, r.task_id, r.root_task_id, r.tenant, t.user_id as owner, t.session_id, t.agent_path,
@@ -259,9 +259,10 @@ impl Store {
     }
 
     /// Returns a person's keys. A key is a pair of a kind and a name. The kinds `owner` and `user`
-    /// stand for the user with this name, and `group` for the members of the group. The tables
-    /// `inbox` and `request_approver` have a row for each request and each key whose people may
-    /// decide the request. So the person's keys find the requests that the person may decide.
+    /// stand for the user with this name, and `group` for the members of the group. The table
+    /// `request_approver` has a row for each request and each key of its approvers. `inbox` has the
+    /// same rows for open requests alone. So the person's keys find the requests that the person
+    /// may decide.
     pub(super) async fn keys(
         &self,
         tenant: &str,

@@ -85,7 +85,8 @@ impl RequestHead {
     }
 }
 
-/// A request with its task's journal; `None` if there is no such request.
+/// A request with its task's journal; `None` if there is no such request. The journal is `None` if
+/// it cannot be decoded or disagrees with the request's row.
 type RequestRead = Option<(RequestRow, Option<Journal>)>;
 
 /// The sender of the answer to a caller. If the sender is dropped, the caller reads the request

@@ -186,9 +186,9 @@ record! {
 }
 
 impl ResendTarget {
-    /// Returns the minimum number of deliveries that a POST must make due, so that the store keeps
-    /// its key. This is 1 for a single delivery: if the delivery does not exist, the POST fails.
-    /// This is 0 for a filter, because the POST succeeds even if the filter matches no delivery.
+    /// Returns the minimum number of deliveries that a POST must make due. With fewer deliveries,
+    /// the POST fails, and its key is not stored. The number is 1 for a single delivery, which may
+    /// not exist. It is 0 for a filter: the POST succeeds even if the filter matches no delivery.
     fn least(&self) -> i64 {
         match self {
             Self::One(_) => 1,

@@ -67,8 +67,8 @@ impl Default for Settings {
 }
 
 /// Returns the number of writers on Postgres that suits this machine. A small number is best:
-/// changes that are queued during a write share the next statement, whose cost hardly depends on
-/// the number of its changes.
+/// changes that are queued during a write share the next statement and its commit, and so cost less
+/// than with a statement for each change.
 fn default_writers() -> u32 {
     let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     if processors > 2 { 2 } else { 1 }

@@ -61,9 +61,9 @@ pub(super) use request_changes;
 ///   subquery also returns the non-ASCII spellings whose key (the folded form) is not stored yet.
 ///   These may belong to other people, so the caller must drop the rows of other people;
 /// - `(spelled t n k)`: after an expression, the condition that its value is in `(people t n k)`;
-/// - `(asker_until "c")`: the column `asker_until` of the task `t`. In the rows for which the
-///   condition `c` is true, the end of a wait that another process stored reads as 0 if the wait is
-///   over or that process is gone (see `asker_lock.rs`). Any other value is as stored;
+/// - `(asker_until "c")`: the column `asker_until` of the task `t`. On Postgres, the value is 0
+///   instead if all of this holds: the condition `c` is true for the row, another process stored
+///   the end of a wait, and the wait is over or that process is gone (see `asker_lock.rs`);
 /// - `(skip_locked)`: after a `limit`, takes the lock of each row that the subquery selects, and skips
 ///   the rows that another transaction has locked. On `SQLite`, which has no row locks, empty;
 /// - `(task)`: the columns of a task that several statements read (see `task_columns.rs`). The

@@ -16,8 +16,8 @@ use super::lists::List;
 use super::record::{AnyRow, Record};
 use super::rows::ChangeRows;
 
-/// The number of compiled statements that a connection keeps. This number exceeds the number of
-/// statements of this crate, so each connection compiles each statement only once.
+/// The number of compiled statements that a connection keeps. A connection either writes or only
+/// reads. Each kind runs fewer different statements than this, and so compiles each only once.
 const CACHED_STATEMENTS: usize = 128;
 const MAX_READERS: usize = 8;
 

@@ -20,8 +20,9 @@ use super::lists::List;
 use super::tables::{TABLES, Table};
 use super::task_columns::TASK_CHANGES;
 
-/// Reads the database's clock at each evaluation. A commit on Postgres evaluates this expression
-/// after it has locked the stored rows that it changes. `$1` is the offset that tests add.
+/// Reads the database's clock at each evaluation. The time at which the statement began would be
+/// too early, because the statement may have waited for locks since then. `$1` is the offset that
+/// tests add.
 const CLOCK: &str = "((extract(epoch from clock_timestamp()) * 1000000)::bigint + $1::bigint)";
 
 /// Makes a statement's text for Postgres from `template`. Parameter 1 of the statement is the

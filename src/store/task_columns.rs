@@ -304,7 +304,7 @@ impl TaskRecord {
 
     /// Whether the task belongs to this user of this tenant.
     pub(super) fn belongs_to(&self, tenant: &str, user: &UserId) -> bool {
-        self.tenant == tenant && user.is(&self.user_id)
+        self.tenant == tenant && user.is_same_person(&self.user_id)
     }
 
     /// Returns the row, and whether all of it could be decoded. If the task's last `task_status`

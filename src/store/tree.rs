@@ -156,9 +156,9 @@ impl Store {
         let (damaged, others): (Vec<_>, Vec<_>) =
             live.partition(|row| tree.unreadable.contains(&row.task_id));
         // If an item is missing but no live task is known to be damaged, every live task is
-        // reported. The check of the reported tasks then finds the damaged task. In any other case,
-        // only the damaged tasks are reported. This is also the case if `after` is 0, because
-        // `with_gaps` has then found every task that lacks an item.
+        // reported, and the check finds the damaged task. Otherwise, only the damaged tasks are
+        // reported. If `after` is 0, `with_gaps` has found every task that lacks an item, so no
+        // other task needs a report.
         let is_known = is_complete || after == 0 || !damaged.is_empty();
         for row in if is_known { damaged } else { others } {
             self.report_unreadable(row.task_id);

@@ -82,22 +82,24 @@ record! {
     }
 }
 
-/// The pause between two passes over the tables `claimable_task` and `inbox`.
+/// The pause between two passes over the tables `agent_task` and `request_approver`.
 const PASS_INTERVAL: Duration = Duration::from_mins(10);
 
-/// The progress of a pass over the tables: the last row that was read of each table. This row is
-/// `None` before the first page and after the last page.
+/// The progress of a pass over the tables `agent_task` and `request_approver`.
 #[derive(Debug, Default)]
 pub struct UpgradeCursor {
+    /// The last row of `agent_task` that was read. `None` before the first page and after the last.
     task: Option<LastRow>,
+    /// The same for `request_approver`.
     approver: Option<LastRow>,
     /// The machine's uptime at which the next pass begins.
     next_at: Duration,
 }
 
 impl Store {
-    /// Corrects the next page of `claimable_task` and the next page of `inbox`, because replicas of
-    /// an older version do not write these tables. Returns whether more pages follow.
+    /// Reads the next page of `agent_task` and of `request_approver`, and corrects the rows of
+    /// `claimable_task` and `inbox` that belong to them. Does nothing while the pause between two
+    /// passes lasts. Returns whether more pages follow.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.

@@ -53,7 +53,7 @@ pub(super) const STATEMENTS: &[Sql] = &[SPELLINGS, UNFOLDED, FOLD];
 /// statement (see `sql!`). Parameter `n` has the spellings that are known without a read: the given
 /// ids and their keys. Parameter `k` has the keys by which the statement finds the other spellings.
 /// The statement also accepts spellings whose key is not stored yet. These may belong to other
-/// people, so the caller must drop each row for which [`UserId::is`] returns false.
+/// people, so the caller must drop each row for which [`UserId::is_same_person`] returns false.
 pub(super) fn spelled(users: &[UserId]) -> [Value; 2] {
     let keys = users.iter().filter_map(UserId::folded);
     let keys: Vec<String> = keys.map(|key| key.as_str().to_owned()).collect();
@@ -81,7 +81,7 @@ impl Store {
         let spellings: Vec<String> = self.db().all(SPELLINGS, values).await?;
         let own: BTreeSet<String> = spellings
             .into_iter()
-            .filter(|spelling| users.iter().any(|user| user.is(spelling)))
+            .filter(|spelling| users.iter().any(|user| user.is_same_person(spelling)))
             .collect();
         Ok(own.into_iter().collect())
     }

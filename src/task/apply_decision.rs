@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 
 use super::call_state::{Approval, CANCELED_TEXT, CallState, EditedArguments, Phase};
-use super::decision::{Action, CallAnswer, Decision, Then};
+use super::decision::{Action, CallAnswer, Consequence, Decision};
 use super::elicitation::declined_note;
 use super::id::{CallId, RequestId};
 use super::item::{CloseReason, Outcome};
@@ -45,7 +45,7 @@ impl RequestProgress {
     pub fn has_approved(&self, call: CallId, user: &UserId) -> bool {
         self.approvals
             .get(&call)
-            .is_some_and(|votes| votes.iter().any(|vote| user.is(&vote.by)))
+            .is_some_and(|votes| votes.iter().any(|vote| user.is_same_person(&vote.by)))
     }
 }
 
@@ -59,11 +59,11 @@ impl Progress {
                 } else {
                     Phase::AwaitsDecision(spec.request_id)
                 };
-                // The effect may have become stricter while the call waited for this request.
+                // The effect may have changed since the judgement. The stricter effect counts.
                 if spec.kind.properties().decides_calls {
                     state.effect = state.effect.max(call.effect);
                 }
-                // The later questions of an attempt came from the same server as its first one.
+                // An attempt's questions came together: the definition in its first request counts.
                 if spec.elicitation.is_some() && state.asking_attempt != state.attempts {
                     state.asking_attempt = state.attempts;
                     state.asking_definition.clone_from(&call.definition);
@@ -101,7 +101,7 @@ impl Progress {
             return;
         }
         self.responded.push(id);
-        if let Some(then) = decision.then.filter(|then| *then != Then::Continue) {
+        if let Some(then) = decision.then.filter(|then| *then != Consequence::Continue) {
             self.ending = Some(then);
             self.cancel_reason = Some(cancel_reason(decision));
             self.cancel_responded_calls(&open);
@@ -126,9 +126,9 @@ impl Progress {
         }
     }
 
-    /// Settles as canceled the calls whose results people supplied in the approval request `open`,
-    /// and discards the supplied results. A call whose result is already written keeps it. Called
-    /// if a decision of this request ends the task.
+    /// Discards the results that people supplied in the approval request `open`, because a decision
+    /// of this request ends the task. The calls are settled as canceled, except those with a result
+    /// that is already written.
     fn cancel_responded_calls(&mut self, open: &RequestProgress) {
         for (call, action) in &open.decided {
             if open.spec.kind.properties().decides_calls
@@ -252,7 +252,7 @@ impl Progress {
         };
         let open = self.open.remove(index);
         if status == RequestStatus::Expired && open.spec.terms.on_expiry == OnExpiry::Cancel {
-            self.ending = Some(Then::Cancel);
+            self.ending = Some(Consequence::Cancel);
             self.cancel_reason = Some("its request expired without an answer".to_owned());
         }
         for call in open.spec.own_calls() {
@@ -270,10 +270,10 @@ impl Progress {
     }
 }
 
-/// Removes the questions, the state and the answers of the tool's server from a call whose tool has
-/// changed, because they must not reach another target. The attempts that ended with questions then
-/// count as unanswered, because they may have taken effect at the earlier target. A repetition
-/// would be another call, so an idempotent call becomes a `once` call.
+/// Removes the elicitation from a call whose tool has changed, because answers and the server's
+/// state must not reach another target. The attempts that ended with questions then count as
+/// unanswered: they may have taken effect at the earlier target. An idempotent call becomes a
+/// `once` call, because the new target does not know the earlier attempts.
 fn forget_questions(state: &mut CallState) {
     if state.effect == Effect::Idempotent {
         state.effect = Effect::Once;
@@ -286,10 +286,10 @@ fn forget_questions(state: &mut CallState) {
 /// Returns a call's phase after a request about it was closed without a decision.
 fn phase_after_close(kind: RequestKind, reason: CloseReason, state: &CallState) -> Phase {
     match reason {
-        // The outcome of the call stays unknown: the closed request asked for it, or another request
-        // came after the start. If the tool changed, a new request asks for the outcome at once. If
-        // the task failed, a new request asks when the task continues. If the task was canceled or
-        // got a message, no new request asks, because the call gets a result at once.
+        // The outcome of the call stays unknown: the closed request asked for the outcome, or the
+        // call was started before that request. If the tool changed, a new request asks for the
+        // outcome at once. If the task failed, a new request asks once the task continues. If the
+        // task was canceled or got a message, no request asks: the call gets a result at once.
         CloseReason::ToolChanged | CloseReason::Canceled if kind.properties().outcome_unknown => {
             state.phase_after_reconcile_closed()
         }

@@ -58,9 +58,9 @@ pub struct Approval {
     pub digest: String,
     /// Rule that the approved call runs under, if any.
     pub rule: Option<String>,
-    /// Whether the request asked to run the call again after an unknown outcome. Only such an
-    /// approval counts the person who edited the call: others have approved the edited arguments
-    /// before the first attempt.
+    /// Whether the approval is a `retry` after an unknown outcome. In a retry, the vote of the
+    /// person who edited the call counts like any other vote. Where other people had to approve the
+    /// edited arguments, they did so before the first attempt.
     pub is_retry: bool,
 }
 
@@ -155,13 +155,14 @@ pub struct CallState {
     pub asking_attempt: u32,
     /// The last questions of the tool's server, if any, with the answers for the next attempt.
     pub elicitation: Option<Box<Elicitation>>,
-    /// The tool's definition in the request with the first of these questions.
+    /// The tool's definition in the request with the first question of the last attempt that ended
+    /// with questions. `None` if no attempt did, or if that request has no definition.
     pub asking_definition: Option<String>,
     /// Whether the call was proposed before the last restore of a backup or promotion of a standby.
     /// If true, later events of the call may be lost (see `restore.rs`).
     pub in_uncertain_history: bool,
-    /// Whether a person approved the call after the last restore of a backup or promotion of a
-    /// standby.
+    /// Whether the decision that approved the call comes after the uncertain history (see
+    /// `restore.rs`). True for every approved call if no history is uncertain.
     pub is_approval_certain: bool,
     /// The standing decision (an approval of later calls) under which an earlier attempt ran, if
     /// any. A further attempt under this standing decision does not count as a second use.
@@ -238,7 +239,7 @@ impl CallState {
     }
 
     /// Whether the call still waits for the result of the attempt `attempt`. The call stops waiting
-    /// when the result arrives, or when a request asks a person a question of the tool's server.
+    /// when the result arrives. It also stops, for example, when a request about it is opened.
     #[must_use]
     pub fn awaits_result_of(&self, attempt: u32) -> bool {
         matches!(&self.phase, Phase::Started(start) if start.attempt == attempt)
@@ -254,8 +255,8 @@ impl CallState {
         }
     }
 
-    /// Returns the call's phase after the request about its unknown outcome was closed without an
-    /// answer.
+    /// Returns the phase of a call whose outcome stays unknown after a request about it was closed:
+    /// `Started`, or `New` if the journal shows no start.
     pub(super) fn phase_after_reconcile_closed(&self) -> Phase {
         self.start.clone().map_or(Phase::New, Phase::Started)
     }
@@ -342,8 +343,9 @@ impl CallState {
     /// Returns the result of a call that will not run again: the call is settled, or it is
     /// repeatable and has used up its attempts without an answer. `None` for any other call.
     ///
-    /// While another driver drives the task (`is_driven_elsewhere`), its last attempt may be in
-    /// flight, and only that driver knows when it ends. So it alone counts the attempts as used up.
+    /// While another driver drives the task (`is_driven_elsewhere`), the call's last attempt may be
+    /// in flight. Only that driver knows when the attempt ends, so only that driver gives up the
+    /// call.
     #[must_use]
     pub fn settlement(&self, is_driven_elsewhere: bool) -> Option<(CallId, Outcome, String)> {
         let id = self.call.tool_call_id;

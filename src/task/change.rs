@@ -57,9 +57,10 @@ pub struct TaskChange {
     /// `None` keeps the stored presence.
     pub asker: Option<AskerPresence>,
     /// For a gate call, the identity by which the service finds this call when a client proposes an
-    /// equal call. The first commit of an unsettled call sets the identity if the call waits for a
-    /// person or has the effect `once`. A later commit sets the identity if the call has none and
-    /// now waits for a person. A stored identity is never replaced.
+    /// equal call. The first commit of an unsettled call sets the identity in three cases: the call
+    /// waits for a person, its effect is `once`, or its tool takes a credential. A later commit
+    /// sets the identity if the call has none and now waits for a person. A stored identity is
+    /// never replaced.
     pub call: Option<KeyedCall>,
     /// For a gate call with an identity, the effect of the commit on the quarantine of the call's
     /// tool (see `quarantine.rs`). `true`: the commit puts the tool into quarantine. `false`: the
@@ -157,12 +158,13 @@ impl ClientColumns {
 pub struct KeyedCall {
     /// Name of the called tool.
     pub tool: String,
-    /// The prefix `b:` or `k:`, and a hash over the tool's name and the arguments. A later proposal
-    /// with an equal hash may continue a call with the prefix `b:` without naming the call. Only a
-    /// proposal that names the call, by the call's idempotency key or id, may continue a call with
-    /// the prefix `k:`. The prefix is `k:` if the call's first proposal has an idempotency key and
-    /// lacks `attach: true`. It is also `k:` if the call got its key only when its outcome became
-    /// unknown, and the first proposal was no longer known. Otherwise, the prefix is `b:`.
+    /// A prefix, and a hash over the tool's name and the arguments. If a gateway proposes the call,
+    /// the hash also covers the `rest` of `Identity::Bytes`.
+    /// - `b:` lets a later proposal with an equal hash continue the call without naming the call.
+    /// - `k:` lets only a proposal that names the call continue it, by the call's idempotency key
+    ///   or id. A call has this prefix if its first proposal has an idempotency key but no
+    ///   `attach: true`. A call also has this prefix if the identity is added when the outcome
+    ///   becomes unknown, because the first proposal is no longer known then.
     pub key: String,
 }
 

@@ -73,7 +73,7 @@ word_enum! {
     schemars::JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
-pub enum Then {
+pub enum Consequence {
     /// The model is told of the rejection and continues.
     Continue,
     /// The task that opened the request is canceled.
@@ -194,7 +194,7 @@ pub struct Decision {
     /// this answer closes the request. `None` in two cases: the answer rejects no call, or the
     /// answer leaves the request open and the person named no consequence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub then: Option<Then>,
+    pub then: Option<Consequence>,
     /// The form as the person filled it in. In the answer to a credentials request, every value in
     /// the form is null, because the values are stored sealed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -229,7 +229,7 @@ impl Decision {
     /// after one approval, even if the request requires several.
     #[must_use]
     pub fn closes_and_continues(&self) -> bool {
-        self.closes && self.then.is_none_or(|then| then == Then::Continue)
+        self.closes && self.then.is_none_or(|then| then == Consequence::Continue)
     }
 
     /// Returns the person's reason for the answer about this call. If there is none, returns the

@@ -266,8 +266,9 @@ pub struct Turn {
     pub finish_reason: FinishReason,
     /// Tokens of the prompt and of the answer, as the provider counts them.
     pub usage: Usage,
-    /// The provider's own JSON of the answer, with secrets redacted. Later model calls send this
-    /// JSON back. If it is null, they build the JSON from the other members. Not on the wire.
+    /// The provider's own JSON of the answer, with secrets redacted. The JSON may lack the
+    /// arguments of the calls, which `tool_calls` has. Later model calls send this JSON back. If it
+    /// is null, they build the JSON from the other members. Not on the wire.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub raw: Value,
 }
@@ -328,8 +329,10 @@ word_enum! {
     pub enum Outcome {
         /// The call ran and returned a result.
         Succeeded = "succeeded",
-        /// The call failed or could not be sent, or this service gave up a repeatable call that got
-        /// no answer.
+        /// The call failed or could not be sent. A call whose effect is not known may end like
+        /// this, too: for example, a repeatable call without an answer in all its attempts, a
+        /// repeatable gate call without a report in time, and a call that a person said not to
+        /// count on.
         Failed = "failed",
         /// The call could not run as it was proposed, for example because its arguments do not fit
         /// the tool.

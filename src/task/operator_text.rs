@@ -1,6 +1,6 @@
-//! Tells which of a call's texts come from the operator's configuration. Of a call's texts, the
-//! briefs of requests and the messages contain only these. Readers could mistake a tool name or a
-//! summary that an agent wrote for a statement of this service.
+//! Tells which of a call's texts come from the operator's configuration. Briefs of requests and
+//! messages leave out a call's other texts, because readers could mistake a tool name or a summary
+//! that an agent wrote for a statement of this service.
 
 use serde::{Deserialize, Serialize};
 

@@ -102,8 +102,9 @@ impl Progress {
     }
 }
 
-/// Returns the results of the calls that will not run again. A call whose last attempt has ended
-/// with questions of the tool's server is asked about next.
+/// Returns the results of the calls that will not run again. Leaves out a call with a provisional
+/// result, and a call whose last attempt ended with questions of the tool's server: a request asks
+/// these questions next.
 pub(super) fn settlements(
     progress: &Progress,
     context: &StepContext,
@@ -172,8 +173,9 @@ pub(super) fn planned_requests(progress: &Progress) -> Vec<PlannedRequest> {
 }
 
 /// Returns the requests that ask the API's client to run calls and to answer with their results.
-/// `next_step` calls this function only if no request blocks the turn. The only approver of each
-/// request is the task's owner, whose client runs the call, even if other people approved the call.
+/// `next_step` calls this function only if no request blocks the turn. Only the task's owner may
+/// answer such a request, because the owner's client runs the call. This also holds for a call that
+/// other people approved.
 pub(super) fn external_result_requests(progress: &Progress) -> Vec<PlannedRequest> {
     let ready = progress.unfinished().filter(|state| {
         state.performer == ToolKind::External

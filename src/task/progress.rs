@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::call_state::{AttemptStart, CallState, OUTCOME_UNKNOWN_TEXT, Phase};
-use super::decision::{Action, Decision, Then, Vote};
+use super::decision::{Action, Consequence, Decision, Vote};
 use super::grant::{GrantScope, GrantUse};
 use super::id::{CallId, RequestId, TaskId};
 use super::item::{Fact, Item, Outcome, ToolResult, Turn};
@@ -32,7 +32,7 @@ pub struct RequestProgress {
     pub decided: BTreeMap<CallId, Action>,
     /// The consequence of a rejection for the task: the `then` of the last answer that has one.
     /// `None` if no answer has a `then`.
-    pub then: Option<Then>,
+    pub then: Option<Consequence>,
 }
 
 /// The last message of the conversation.
@@ -61,7 +61,7 @@ pub struct Progress {
     pub responded: Vec<RequestId>,
     /// `Cancel` or `CancelRoot` if a decision or a deadline demands that the task ends. With
     /// `CancelRoot`, the other tasks of the tree end, too. `None` again once the task has ended.
-    pub ending: Option<Then>,
+    pub ending: Option<Consequence>,
     /// The conversation's last message.
     pub last_message: LastMessage,
     /// Number of model answers over the task's life.
@@ -190,7 +190,7 @@ impl Progress {
     }
 
     /// Applies a result that does not settle its call (see [`Fact::LateResult`]). If an asker runs
-    /// the call and reports an unknown outcome, its attempt is over and no longer counts as in
+    /// the call and reports an unknown outcome, the attempt is over and no longer counts as in
     /// flight.
     fn apply_late_result(&mut self, result: &ToolResult) {
         if let Some(state) = self.call_mut(result.tool_call_id)

@@ -130,8 +130,8 @@ impl Quarantine {
         }
     }
 
-    /// Ends the quarantine of `tool`, because a person has decided a call of it. The caller has
-    /// already applied the item with the decision, so that `self.seq` is this item's `seq`.
+    /// Ends the quarantine of `tool`, because a person has decided a call of it. Must be called
+    /// after [`Self::apply`] of the item with the decision: `self.seq` is then this item's `seq`.
     pub(super) fn lift(&mut self, tool: &str) {
         self.tools.remove(tool);
         self.changed = Some((self.seq, false));

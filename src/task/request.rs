@@ -170,8 +170,9 @@ pub struct RequestSpec {
     /// JSON Schema of the answer; `None` if the request has no form.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub form: Option<Value>,
-    /// The questions of a tool's server that have no answer yet. This request asks the first of
-    /// them. `None` if this request asks no question of a tool's server. Not on the wire.
+    /// The questions of a tool's server that have no answer yet, with the earlier answers and the
+    /// server's state. This request asks the first question. `None` if this request asks no
+    /// question of a tool's server. Not on the wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub elicitation: Option<Box<Elicitation>>,
     /// Digest over the members that the other digests do not cover, see `computed_seal`. `None` in
@@ -188,8 +189,8 @@ impl RequestSpec {
             .filter(|call| call.needs_decision)
     }
 
-    /// Returns the message of the terms if it is the operator's text. Returns `None` if this request
-    /// asks a question of a tool's server, because the message then repeats the server's text.
+    /// Returns the message of the terms if it is the operator's text. Returns `None` if this
+    /// request asks a question of a tool's server: the message then repeats the server's text.
     #[must_use]
     pub fn operator_message(&self) -> Option<&str> {
         let message = self.terms.message.as_deref();
@@ -210,7 +211,7 @@ impl RequestSpec {
     #[must_use]
     pub fn needs_others_after_edit(&self, call: CallId, editor: &str) -> bool {
         let is_barred = |own: &CallSpec| {
-            let is_editor = |earlier: &String| UserIds::Folded.same(earlier, editor);
+            let is_editor = |earlier: &String| UserIds::Folded.is_same_person(earlier, editor);
             own.bars_editor && own.editor.as_ref().is_some_and(is_editor)
         };
         let mut own = self.own_calls().filter(|own| own.tool_call_id == call);
@@ -277,8 +278,8 @@ impl RequestSpec {
     /// Returns the actions that this request accepts from the people who may decide. `required` is
     /// the number of people who have to agree. An approval request accepts the actions of the
     /// rule's `allow`. If 2 or more people have to agree, it does not accept `respond`. Any other
-    /// request accepts all actions of its kind, but no `retry` if the service no longer has the
-    /// tool.
+    /// request accepts all actions of its kind, but no `retry` of a call without a stored
+    /// `definition`.
     #[must_use]
     pub fn actions(&self, required: u32) -> Vec<Action> {
         let properties = self.kind.properties();

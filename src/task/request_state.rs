@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use super::decision::{Action, Decision, Then};
+use super::decision::{Action, Consequence, Decision};
 use super::id::CallId;
 use super::request::{CallSpec, RequestSpec};
 use super::status::RequestStatus;
@@ -42,7 +42,7 @@ pub struct Resolution<'a> {
     /// decided, `action` is the action of the last answer.
     pub action: Action,
     /// The consequence of the rejections for the task; `None` if no call was rejected.
-    pub then: Option<Then>,
+    pub then: Option<Consequence>,
     /// The decided calls, each with the answer that decided the call.
     pub calls: Vec<(CallId, &'a TimedDecision)>,
 }
@@ -54,9 +54,9 @@ impl<'a> RequestState<'a> {
     }
 
     /// Returns the answer that decided `call`; `None` if the call is undecided. The first answer
-    /// that settles the call alone or completes the required approvals has decided the call.
-    /// Without such an answer, the last answer about the call has decided it, provided that an
-    /// answer has closed the request and lets the task continue.
+    /// that settles the call alone or completes the required approvals has decided the call. If
+    /// there is no such answer, but an answer closed the request and lets the task continue, the
+    /// last answer about the call has decided the call.
     #[must_use]
     pub fn deciding_answer(&self, call: CallId) -> Option<&'a TimedDecision> {
         let mut people = BTreeSet::new();
@@ -111,11 +111,11 @@ impl<'a> RequestState<'a> {
             .unwrap_or_default()
     }
 
-    /// Returns the answers of `user`, the first one first.
+    /// Returns the answers of `user`, oldest first.
     pub fn answers_by(&self, user: &UserId) -> impl DoubleEndedIterator<Item = &'a TimedDecision> {
         self.answers
             .iter()
-            .filter(move |(_, answer)| user.is(&answer.by))
+            .filter(move |(_, answer)| user.is_same_person(&answer.by))
     }
 
     /// Returns the first answer of `user`. If `call` is given, only answers about that call count.
@@ -163,7 +163,7 @@ impl<'a> RequestState<'a> {
         Some(Resolution {
             last,
             action,
-            then: last.1.then.or(rejected.then_some(Then::Continue)),
+            then: last.1.then.or(rejected.then_some(Consequence::Continue)),
             calls,
         })
     }
@@ -322,7 +322,10 @@ mod tests {
         );
         let state = state(&asked, &answers, RequestStatus::Responded);
         assert_eq!(decider(&state, FIRST), Some("bob"));
-        assert_eq!(state.resolution().unwrap().then, Some(Then::Continue));
+        assert_eq!(
+            state.resolution().unwrap().then,
+            Some(Consequence::Continue)
+        );
     }
 
     #[test]
@@ -347,7 +350,7 @@ mod tests {
         let (at, rejection) = answer("carol", SECOND, Action::Reject);
         let cancels = Decision {
             closes: true,
-            then: Some(Then::Cancel),
+            then: Some(Consequence::Cancel),
             ..rejection
         };
         let answers = [answer("bob", FIRST, Action::Approve), (at, cancels)];
@@ -377,7 +380,7 @@ mod tests {
         };
         assert_eq!(
             resolution(RequestStatus::Responded),
-            Some((Action::Mixed, "eve".into(), Some(Then::Continue), 2))
+            Some((Action::Mixed, "eve".into(), Some(Consequence::Continue), 2))
         );
         for status in [
             RequestStatus::Pending,

@@ -24,8 +24,7 @@ pub enum Message {
     },
     /// A turn of the model.
     Assistant {
-        /// The provider's own JSON, see [`Turn::raw`]. Null if the JSON can be rebuilt from `text`
-        /// and `calls`.
+        /// The provider's own JSON, see [`Turn::raw`].
         raw: Value,
         /// Text of the turn, as this service parsed it.
         text: Option<String>,

@@ -56,7 +56,7 @@ impl UserIds {
 
     /// Whether two ids belong to one person.
     #[must_use]
-    pub fn same(self, one: &str, other: &str) -> bool {
+    pub fn is_same_person(self, one: &str, other: &str) -> bool {
         one == other || (self == Self::Folded && folded(one) == folded(other))
     }
 
@@ -94,7 +94,7 @@ pub fn is_normalized(text: &str) -> bool {
 }
 
 /// A user's id, with the setting under which the id is compared. Two values are equal if they
-/// belong to one person. [`UserId::is`] compares an id with a stored spelling.
+/// belong to one person. [`UserId::is_same_person`] compares an id with a stored spelling.
 #[derive(Clone)]
 pub struct UserId {
     spelling: String,
@@ -130,7 +130,7 @@ impl UserId {
 
     /// Whether `spelling` belongs to the same person as this id.
     #[must_use]
-    pub fn is(&self, spelling: &str) -> bool {
+    pub fn is_same_person(&self, spelling: &str) -> bool {
         self.spelling == spelling || self.ids.key(spelling) == self.key
     }
 }
@@ -215,13 +215,14 @@ mod tests {
     #[test]
     fn spellings_that_differ_in_case_and_form_are_one_person() {
         for (one, other) in ONE_PERSON {
-            assert!(UserIds::Folded.same(one, other), "{one} {other}");
+            assert!(UserIds::Folded.is_same_person(one, other), "{one} {other}");
             assert!(
-                UserIds::Folded.id(one).is(other)
+                UserIds::Folded.id(one).is_same_person(other)
                     && UserIds::Folded.id(other) == UserIds::Folded.id(one)
             );
             assert!(
-                !UserIds::Exact.same(one, other) && !UserIds::Exact.id(one).is(other),
+                !UserIds::Exact.is_same_person(one, other)
+                    && !UserIds::Exact.id(one).is_same_person(other),
                 "{one} {other}"
             );
         }
@@ -232,7 +233,7 @@ mod tests {
         for (one, other) in TWO_PEOPLE {
             for ids in [UserIds::Folded, UserIds::Exact] {
                 assert!(
-                    !ids.same(one, other) && !ids.id(one).is(other),
+                    !ids.is_same_person(one, other) && !ids.id(one).is_same_person(other),
                     "{one} {other}"
                 );
             }

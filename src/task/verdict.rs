@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-use super::decision::{Action, Then};
+use super::decision::{Action, Consequence};
 use super::grant::Offer;
 use super::id::{CallId, GrantId};
 use super::text::as_sentence;
@@ -107,7 +107,7 @@ pub struct Terms {
     pub on_expiry: OnExpiry,
     /// The consequence for the task if people reject every call of the request. The `then` of a
     /// decision overrides this consequence.
-    pub on_reject: Then,
+    pub on_reject: Consequence,
     /// The actions that the rule allows on an approval request.
     pub allow: Vec<Action>,
     /// The operator's text for the request. If `None`, the text is "Human intervention required."
@@ -121,7 +121,7 @@ impl Default for Terms {
             approvers: Approvers::default(),
             expires_in: Some(Duration::from_hours(24)),
             on_expiry: OnExpiry::Continue,
-            on_reject: Then::Cancel,
+            on_reject: Consequence::Cancel,
             allow: vec![
                 Action::Approve,
                 Action::Reject,

@@ -40,7 +40,7 @@ pub struct CatalogEntry {
 }
 
 impl CatalogEntry {
-    /// Returns an entry without an implementation, whose calls may have any result.
+    /// Returns an entry that has no implementation and accepts any result of its calls.
     pub(super) fn without_tool(spec: ToolSpec, schema: CompiledSchema) -> Self {
         Self {
             spec,

@@ -1,7 +1,8 @@
 //! The guard of one shell command: a process of its own (`holdpoint __guard`), so that the command
 //! ends even if the service is killed. The guard reads an [`Order`] from standard input and runs
 //! the order's command in a separate process group. The guard kills this group at the timeout, when
-//! the guard's input closes, and when the command has ended (to stop background processes).
+//! the guard's input closes, and when the command has ended (to stop background processes). If the
+//! order has a program, such as an MCP server, `relay.rs` runs the program instead.
 //!
 //! Invariant: the guard signals the group before it reaps the group's leader. As long as the leader
 //! is not reaped, no other group can get the group's number.
@@ -205,8 +206,8 @@ pub(super) fn guard(
 /// The script first waits for one line, so that the guard can report the process group before the
 /// command begins. Then it replaces itself with the command (`exec`), which gets empty input. Each
 /// of the two shells exports variables of its own. So the script and the command both begin by
-/// unsetting those that the order does not name. The command keeps `PWD` as a variable that is not
-/// exported.
+/// unsetting the variables that the order does not name. The command keeps `PWD` as a variable that
+/// is not exported.
 fn shell_arguments(order: &Order) -> [String; 3] {
     let is_named = |name: &str| order.environment.contains_key(name);
     let unnamed = SHELL_VARIABLES.into_iter().filter(|name| !is_named(name));
@@ -219,7 +220,8 @@ fn shell_arguments(order: &Order) -> [String; 3] {
     [
         "-c".to_owned(),
         format!(r#"read -r _go && {unset} && exec /bin/sh -c "$0" </dev/null"#),
-        // On the command's first line, so that the shell's messages have the right line numbers.
+        // The beginning has no line of its own, so that the shell's messages have the right line
+        // numbers.
         format!("{beginning}; {}", order.command),
     ]
 }

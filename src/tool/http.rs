@@ -2,7 +2,8 @@
 //!
 //! - An attempt that provably sent nothing is `NotSent`.
 //! - A complete answer with a status of 2xx is `Succeeded`. A complete answer with any other status
-//!   is `Failed`, except for 502 and 504.
+//!   is `Failed`, except for 502 and 504. An answer also counts as complete if it breaks off after
+//!   `BodyLimits::enough_bytes`.
 //! - If the answer is incomplete or missing, or if a gateway answers with 502 or 504, the outcome
 //!   is `Unknown`, because the request may have had an effect.
 //!

@@ -174,10 +174,10 @@ pub struct Invocation {
     /// The state that the tool's server asked to get back, and the answers to the server's latest
     /// questions. `None` if the server has asked no question during this call.
     pub resume: Option<Resume>,
-    /// The slot for an answer that comes after the timeout.
-    pub late: LateSlot,
-    /// The slot for the result exactly as the tool's server wrote it.
-    pub raw: RawSlot,
+    /// The cell for an answer that comes after the timeout.
+    pub late: LateAnswerCell,
+    /// The cell for the result exactly as the tool's server wrote it.
+    pub raw: RawResultCell,
 }
 
 impl Invocation {
@@ -195,21 +195,21 @@ impl Invocation {
 /// outcome stays unknown.
 pub type LateAnswer = BoxFuture<'static, Option<ToolAnswer>>;
 
-/// The slot for the late answer to an attempt that ended by its timeout. The tool fills the slot
-/// with a future that goes on waiting for the answer. The slot stays empty if the attempt ended
+/// The cell for the late answer to an attempt that ended by its timeout. The tool fills the cell
+/// with a future that goes on waiting for the answer. The cell stays empty if the attempt ended
 /// before its timeout, or if its answer can no longer arrive.
-pub type LateSlot = Slot<LateAnswer>;
+pub type LateAnswerCell = ResultCell<LateAnswer>;
 
-/// The slot for the text of an attempt's result, exactly as an MCP server wrote it. The slot stays
+/// The cell for the text of an attempt's result, exactly as an MCP server wrote it. The cell stays
 /// empty if this text contains a secret. The asker of a gate call gets this text. The text is not
 /// stored: the journal keeps only the text for the model.
-pub type RawSlot = Slot<Arc<str>>;
+pub type RawResultCell = ResultCell<Arc<str>>;
 
-/// A place in which a tool leaves one value in addition to its [`ToolAnswer`]. Clones share the
+/// A cell in which a tool leaves one value in addition to its [`ToolAnswer`]. Clones share the
 /// value.
-pub struct Slot<T>(Arc<Locked<Option<T>>>);
+pub struct ResultCell<T>(Arc<Locked<Option<T>>>);
 
-impl<T> Slot<T> {
+impl<T> ResultCell<T> {
     pub fn put(&self, value: T) {
         *self.0.lock() = Some(value);
     }
@@ -220,28 +220,28 @@ impl<T> Slot<T> {
     }
 }
 
-impl<T> Clone for Slot<T> {
+impl<T> Clone for ResultCell<T> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
 }
 
-impl<T> Default for Slot<T> {
+impl<T> Default for ResultCell<T> {
     fn default() -> Self {
         Self(Arc::default())
     }
 }
 
-impl<T> std::fmt::Debug for Slot<T> {
+impl<T> std::fmt::Debug for ResultCell<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Slot")
+        f.write_str("ResultCell")
     }
 }
 
 /// The permit to send one attempt. The permit is decided when the commit of the call's start has
-/// succeeded or failed. The tool checks the permit a single time, right before it sends the first
-/// byte. A tool that sends over a connection makes the connection before this check. The permit is
-/// refused in three cases:
+/// succeeded or failed. The tool checks the permit right before it sends the first byte. A tool
+/// that sends over a connection makes the connection before this check. The permit is refused in
+/// three cases:
 ///
 /// - The commit of the start failed.
 /// - The task was canceled.

@@ -6,9 +6,9 @@ use crate::task::elicitation::{Elicitation, ServerQuestion, ServerState, decline
 use crate::task::text::map_texts;
 
 impl ToolAnswer {
-    /// Redacts the texts of the answer. Questions of the tool's server fail the call if a secret is
-    /// in a key, in a page's address or in the state: the server gets keys and state back as they
-    /// were, and the person visits the page.
+    /// Redacts the texts of the answer. If the answer asks questions, and a secret is in a key, in
+    /// a page's address or in the state, returns a failed call instead. These texts must not be
+    /// redacted: the server gets keys and state back unchanged, and the person visits the page.
     pub(crate) fn redacted(mut self, redactor: &Redactor) -> Self {
         match &mut self {
             Self::Succeeded { content: text, .. }

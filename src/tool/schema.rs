@@ -89,7 +89,8 @@ pub struct CompiledSchema {
 
 impl CompiledSchema {
     /// Compiles the schema of a tool's arguments. The compiled schema refuses undeclared members at
-    /// any level, except where the schema has `additionalProperties` or declares no `properties`.
+    /// any level, except where `schema_rewriter.rs` leaves a schema open: for example, if the
+    /// schema has `additionalProperties` or declares no `properties`.
     ///
     /// # Errors
     /// Fails if the schema has flaws. The error lists the flaws.

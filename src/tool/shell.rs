@@ -340,7 +340,7 @@ pub(crate) fn kill_orphans(leader: i32) {
     let Some(leader) = Pid::from_raw(leader) else {
         return;
     };
-    // The number of a group is the id of no new process while the group exists. So if a process of
+    // While a group exists, no new process gets the group's number as its id. So if a process of
     // another group has this id, the orphans have ended, and there is nothing to kill.
     let is_reused = getpgid(Some(leader)).is_ok_and(|group| group != leader);
     if !is_reused {

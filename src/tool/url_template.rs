@@ -31,7 +31,7 @@ enum UrlPart {
 pub(crate) struct UrlTemplate {
     /// The normalized scheme, host and port, such as `http://payments.internal`.
     pub origin: String,
-    /// The text before the path. The URL of each call begins with this text.
+    /// The scheme in lower case, and the host and port as the operator wrote them.
     start: String,
     path: Vec<UrlPart>,
     query: Option<Vec<UrlPart>>,

@@ -55,7 +55,7 @@ fn user_ids_are_never_compared_byte_by_byte() {
     }
     assert!(
         wrong.is_empty(),
-        "user ids are compared by task/user.rs (`UserId::is`, `UserIds::same`):\n{}",
+        "user ids are compared by task/user.rs (`is_same_person`):\n{}",
         wrong.join("\n")
     );
     for line in [
@@ -68,7 +68,7 @@ fn user_ids_are_never_compared_byte_by_byte() {
     }
     for line in [
         "let user = a == b;",
-        "caller.user_id.is(&vote.by)",
+        "caller.user_id.is_same_person(&vote.by)",
         "// a.by == b",
         "user.key() == other.key()",
     ] {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 use holdpoint::engine::{DecisionInput, Engine, Refusal};
 use holdpoint::people::Caller;
-use holdpoint::task::decision::{Action, Then};
+use holdpoint::task::decision::{Action, Consequence};
 use holdpoint::task::failure::FailureCode;
 use holdpoint::task::id::{RequestId, TaskId};
 use holdpoint::task::status::TaskStatus;
@@ -100,7 +100,7 @@ impl Scenario {
             Self::Mixed => {
                 let both = each([
                     (calls[0], approve()),
-                    (calls[1], reject_then(Then::Continue)),
+                    (calls[1], reject_then(Consequence::Continue)),
                 ]);
                 decide(alice(), request, both).await;
             }

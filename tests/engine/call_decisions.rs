@@ -7,7 +7,7 @@ use std::sync::Arc;
 use holdpoint::engine::{CallReply, DecisionBody, DecisionInput, Engine, Refusal};
 use holdpoint::people::Caller;
 use holdpoint::task::change::Journal;
-use holdpoint::task::decision::{Action, Then};
+use holdpoint::task::decision::{Action, Consequence};
 use holdpoint::task::id::{CallId, RequestId, TaskId};
 use holdpoint::task::item::Outcome;
 use holdpoint::task::request::RequestSpec;
@@ -41,7 +41,7 @@ pub fn reject_because(reason: &str) -> CallReply {
     }
 }
 
-pub fn reject_then(then: Then) -> CallReply {
+pub fn reject_then(then: Consequence) -> CallReply {
     CallReply {
         then: Some(then),
         ..reject()

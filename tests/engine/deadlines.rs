@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use holdpoint::engine::Refusal;
-use holdpoint::task::decision::{Action, Then};
+use holdpoint::task::decision::{Action, Consequence};
 use holdpoint::task::failure::FailureCode;
 use holdpoint::task::id::{RequestId, TaskId};
 use holdpoint::task::item::{CloseReason, Fact, Outcome};
@@ -163,7 +163,7 @@ async fn answer_at_the_deadline_is_taken_or_told_that_it_came_too_late(fixture: 
         };
         let (one, other, ()) = tokio::join!(
             here.decide(&bob, request, whole(Action::Approve, None), None),
-            there.decide(&carol, request, rejects(Then::Continue), None),
+            there.decide(&carol, request, rejects(Consequence::Continue), None),
             sweep,
         );
         let journal = pair.checked_journal(task).await;
@@ -217,7 +217,7 @@ async fn expired_approval_is_told_to_the_model_differently_from_a_rejection(fixt
         let (task, request) = task_with_request(&harness, RequestKind::Approval).await;
         let (refused, no) = task_with_request(&harness, RequestKind::Approval).await;
         let api = harness.engine(4);
-        alice_decides(&api, no, rejects(Then::Continue)).await;
+        alice_decides(&api, no, rejects(Consequence::Continue)).await;
         harness.fixture.forward(Duration::from_hours(25));
         let late = alice_is_refused(&api, request, whole(Action::Approve, None)).await;
         assert_eq!(late, Refusal::Expired(request), "not swept");
@@ -228,7 +228,7 @@ async fn expired_approval_is_told_to_the_model_differently_from_a_rejection(fixt
         );
         assert_eq!(api.worker().expire().await.unwrap(), 1);
         assert_eq!(api.worker().expire().await.unwrap(), 0);
-        let late = alice_is_refused(&api, request, rejects(Then::Cancel)).await;
+        let late = alice_is_refused(&api, request, rejects(Consequence::Cancel)).await;
         assert_eq!(late, Refusal::Expired(request), "swept");
         harness.finish(task).await;
         harness.finish(refused).await;
@@ -282,7 +282,7 @@ async fn end_of_a_request_is_stored_before_the_tool_of_another_call_is_compared(
                 harness.fixture.forward(Duration::from_hours(25));
                 assert_eq!(engine.worker().expire().await.unwrap(), 1);
             } else {
-                alice_decides(&engine, request, rejects(Then::Continue)).await;
+                alice_decides(&engine, request, rejects(Consequence::Continue)).await;
             }
         };
         let compares = async {
@@ -333,7 +333,7 @@ async fn expired_reconcile_request_leaves_the_outcome_unknown(fixture: StoreFixt
 #[apply(both)]
 async fn rejected_reconcile_request_makes_the_call_failed(fixture: StoreFixture) {
     let harness = EngineHarness::new(fixture, LARGE).await;
-    for then in [Then::Continue, Then::Cancel] {
+    for then in [Consequence::Continue, Consequence::Cancel] {
         let (task, request) = task_with_request(&harness, RequestKind::Reconcile).await;
         alice_decides(&harness.engine(4), request, rejects(then)).await;
         harness.finish(task).await;
@@ -342,7 +342,7 @@ async fn rejected_reconcile_request_makes_the_call_failed(fixture: StoreFixture)
             Outcome::Failed,
             "{then:?}"
         );
-        let end = if then == Then::Continue {
+        let end = if then == Consequence::Continue {
             TaskStatus::Completed
         } else {
             TaskStatus::Canceled

@@ -8,7 +8,7 @@ use futures_util::StreamExt as _;
 use futures_util::future::join_all;
 use futures_util::stream;
 use holdpoint::engine::{ConflictCode, DecisionBody, DecisionInput, Engine, Refusal};
-use holdpoint::task::decision::{Action, Then};
+use holdpoint::task::decision::{Action, Consequence};
 use holdpoint::task::id::TaskId;
 use holdpoint::task::item::{CloseReason, Fact, Outcome};
 use holdpoint::task::request::RequestKind;
@@ -42,7 +42,7 @@ async fn of_finance(fixture: StoreFixture) -> Pair {
 }
 
 fn answer(action: Action) -> DecisionInput {
-    let then = (action == Action::Reject).then_some(Then::Continue);
+    let then = (action == Action::Reject).then_some(Consequence::Continue);
     DecisionInput {
         digest: None,
         body: DecisionBody::Whole {
@@ -247,9 +247,9 @@ async fn rejection_racing_a_cancel_never_runs_and_stays_a_rejection(fixture: Sto
         let (here, there) = pair.turned(round);
         let (bob, owner) = (finance("bob"), alice());
         let then = if round % 3 == 0 {
-            Then::Continue
+            Consequence::Continue
         } else {
-            Then::Cancel
+            Consequence::Cancel
         };
         let reject = here.decide(&bob, requests[0], rejects(then), None);
         let cancel = there.cancel(&owner, task, None);
@@ -266,7 +266,7 @@ async fn rejection_racing_a_cancel_never_runs_and_stays_a_rejection(fixture: Sto
         let went_on = status == TaskStatus::Completed;
         assert!(went_on || status == TaskStatus::Canceled, "{status:?}");
         assert_eq!(
-            (canceled.is_err(), went_on && then == Then::Continue),
+            (canceled.is_err(), went_on && then == Consequence::Continue),
             (went_on, went_on),
             "the canceling caller was told"
         );

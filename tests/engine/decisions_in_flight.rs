@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdpoint::engine::{Engine, Refusal};
-use holdpoint::task::decision::{Action, Then};
+use holdpoint::task::decision::{Action, Consequence};
 use holdpoint::task::id::{RequestId, TaskId};
 use holdpoint::task::item::{Fact, Outcome};
 use holdpoint::task::request::RequestKind;
@@ -248,7 +248,7 @@ async fn decision_that_ends_the_task_does_not_wait_for_a_call_in_flight(fixture:
     let task = here.create(&alice(), go(), None).await.unwrap().task_id;
     harness.tool.reached(1).await;
     let (request, _) = harness.open(task).await[0];
-    alice_decides(&here, request, rejects(Then::Cancel)).await;
+    alice_decides(&here, request, rejects(Consequence::Cancel)).await;
     let journal = harness.journal(task).await;
     assert_eq!(journal.row.status, TaskStatus::Canceled);
     assert_eq!(journal.row.busy, 0);
@@ -259,7 +259,7 @@ async fn decision_that_ends_the_task_does_not_wait_for_a_call_in_flight(fixture:
 #[apply(both)]
 async fn rejected_call_that_had_started_is_not_reported_as_not_run(fixture: StoreFixture) {
     let (harness, task, request) = held_after_its_start(fixture).await;
-    alice_decides(&harness.engine(0), request, rejects(Then::Continue)).await;
+    alice_decides(&harness.engine(0), request, rejects(Consequence::Continue)).await;
     is_not_denied(&harness, task, Outcome::Rejected).await;
 }
 

@@ -15,7 +15,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use holdpoint::engine::DecisionInput;
 use holdpoint::people::authorization::Roster;
-use holdpoint::task::decision::{Action, Then};
+use holdpoint::task::decision::{Action, Consequence};
 use holdpoint::task::elicitation::{Elicitation, MAX_ROUNDS, Resume, ServerQuestion, ServerState};
 use holdpoint::task::id::TaskId;
 use holdpoint::task::item::{Fact, Item, Outcome};
@@ -242,7 +242,7 @@ async fn declined_question_is_declined_to_the_server_and_the_call_goes_on() {
 async fn rejection_that_cancels_starts_no_further_attempt() {
     let (harness, server) = harness(SMALL, vec![asks(&["folder"])]).await;
     let task = harness.held().await;
-    answer(&harness, task, rejects(Then::Cancel)).await;
+    answer(&harness, task, rejects(Consequence::Cancel)).await;
     assert_eq!(harness.status(task).await, TaskStatus::Canceled);
     assert_eq!(server.resumed().len(), 1);
     assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Unknown]);

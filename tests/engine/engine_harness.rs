@@ -22,7 +22,7 @@ use holdpoint::people::{Caller, Permissions};
 use holdpoint::policy::Policy;
 use holdpoint::secret::Secret;
 use holdpoint::task::change::{ClientColumns, Journal};
-use holdpoint::task::decision::{Action, Door, Then};
+use holdpoint::task::decision::{Action, Consequence, Door};
 use holdpoint::task::id::{RequestId, TaskId};
 use holdpoint::task::item::{FinishReason, Outcome, Part, PartType, Usage};
 use holdpoint::task::progress::Progress;
@@ -448,7 +448,7 @@ pub fn outcomes(journal: &Journal) -> Vec<Outcome> {
         .collect()
 }
 
-pub fn rejects(then: Then) -> DecisionInput {
+pub fn rejects(then: Consequence) -> DecisionInput {
     answer(Action::Reject, Some(then), None, None)
 }
 
@@ -481,7 +481,7 @@ pub fn whole(action: Action, result: Option<Value>) -> DecisionInput {
 /// Returns an answer to all calls of a request.
 fn answer(
     action: Action,
-    then: Option<Then>,
+    then: Option<Consequence>,
     response: Option<&Value>,
     result: Option<Value>,
 ) -> DecisionInput {

@@ -2,7 +2,7 @@
 //! call that equals the rejected call is denied. The standing decision still covers other calls.
 
 use holdpoint::engine::CallReply;
-use holdpoint::task::decision::{Action, Then};
+use holdpoint::task::decision::{Action, Consequence};
 use holdpoint::task::grant::{GrantRequest, GrantScope};
 use holdpoint::task::id::TaskId;
 use holdpoint::task::verdict::Verdict;
@@ -29,7 +29,7 @@ async fn later_rejection_in_another_task_beats_a_standing_decision_until_the_nex
     let (first, second) = (harness.stopped().await, harness.stopped().await);
     answered(&harness, first, remembered(GrantScope::Owner, hours(1))).await;
     ran(&harness, first, "/refund", 3).await;
-    answered(&harness, second, rejects(Then::Continue)).await;
+    answered(&harness, second, rejects(Consequence::Continue)).await;
     ran(&harness, second, "/refund", 1).await;
     let expected = [Verdict::Hold, Verdict::Deny, Verdict::Allow];
     assert_eq!(verdicts(&harness, second).await, expected);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use holdpoint::engine::{CallReply, DecisionBody, Refusal};
-use holdpoint::task::decision::{Action, Then};
+use holdpoint::task::decision::{Action, Consequence};
 use holdpoint::task::id::{CallId, RequestId, TaskId};
 use holdpoint::task::item::Outcome;
 use holdpoint::task::status::{RequestStatus, TaskStatus};
@@ -176,7 +176,7 @@ async fn first_answer_to_each_call_wins_and_other_calls_are_unaffected(fixture: 
         let mut answers = Vec::new();
         for (place, api) in apis.iter().enumerate() {
             for (number, call) in calls.iter().enumerate() {
-                let reply = [approve(), reject_then(Then::Continue), respond("1")]
+                let reply = [approve(), reject_then(Consequence::Continue), respond("1")]
                     [(place + number + round) % 3]
                     .clone();
                 let caller = if place == 1 { alice() } else { person("bob") };

@@ -201,7 +201,7 @@ async fn quarantine_outlives_a_cancel_and_a_message(fixture: StoreFixture) {
     alice_decides(
         &api,
         request,
-        rejects(holdpoint::task::decision::Then::Continue),
+        rejects(holdpoint::task::decision::Consequence::Continue),
     )
     .await;
     // The call that was just rejected stays rejected, so the model proposes a different call.

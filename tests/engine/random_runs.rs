@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use holdpoint::task::call_state::MAX_ATTEMPTS;
-use holdpoint::task::decision::{CallAnswer, Then};
+use holdpoint::task::decision::{CallAnswer, Consequence};
 use holdpoint::task::id::{CallId, RequestId, TaskId};
 use holdpoint::task::item::{
     Fact, FinishReason, Item, Outcome, Part, PartType, ToolCall, ToolResult, Turn, Usage,
@@ -212,7 +212,7 @@ impl RunState {
             on_expiry: self
                 .rng
                 .pick(&[OnExpiry::Continue, OnExpiry::Continue, OnExpiry::Cancel]),
-            on_reject: self.rng.pick(&[Then::Continue, Then::Cancel]),
+            on_reject: self.rng.pick(&[Consequence::Continue, Consequence::Cancel]),
             ..Terms::default()
         }
     }

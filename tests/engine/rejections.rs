@@ -6,7 +6,7 @@ mod approvals;
 use std::time::Duration;
 
 use holdpoint::engine::DecisionInput;
-use holdpoint::task::decision::{Action, Then};
+use holdpoint::task::decision::{Action, Consequence};
 use holdpoint::task::failure::FailureCode;
 use holdpoint::task::id::TaskId;
 use holdpoint::task::item::{Fact, Outcome};
@@ -48,7 +48,7 @@ async fn no(harness: &EngineHarness, task: TaskId) {
         for call in calls {
             let reply = holdpoint::engine::CallReply {
                 reason: Some("wrong customer".to_owned()),
-                ..reject_then(Then::Continue)
+                ..reject_then(Consequence::Continue)
             };
             replies.insert(call.to_string(), reply);
         }
@@ -183,7 +183,7 @@ async fn rejected_call_is_refused_even_where_a_rule_allows_it_now(fixture: Store
     let mut harness = harness(fixture, &[&[LARGE], &[LARGE], &[OTHER]]).await;
     let task = harness.stopped().await;
     let (request, _) = question(&harness, task).await;
-    alice_decides(&harness.engine(0), request, rejects(Then::Continue)).await;
+    alice_decides(&harness.engine(0), request, rejects(Consequence::Continue)).await;
     harness.replace("args.amount <= 20.0", "args.amount <= 2000.0");
     harness.run().await;
     assert_eq!(
@@ -222,7 +222,7 @@ async fn withdrawn_request_does_not_count_as_a_rejection(fixture: StoreFixture) 
     let (request, _) = question(&harness, task).await;
     harness
         .engine(0)
-        .decide(&alice(), request, rejects(Then::Continue), None)
+        .decide(&alice(), request, rejects(Consequence::Continue), None)
         .await
         .unwrap_err();
     harness.run().await;

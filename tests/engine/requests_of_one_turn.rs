@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use holdpoint::engine::Refusal;
-use holdpoint::task::decision::{Action, Then};
+use holdpoint::task::decision::{Action, Consequence};
 use holdpoint::task::id::{RequestId, TaskId};
 use holdpoint::task::item::{Fact, Outcome};
 use holdpoint::task::request::RequestKind;
@@ -111,7 +111,7 @@ async fn approver_is_warned_only_about_the_calls_to_decide(fixture: StoreFixture
 async fn two_requests_approved_and_rejected_with_continue_run_one_call(fixture: StoreFixture) {
     let (harness, task, first, second) = two_questions(fixture, "expires_in: 24h").await;
     let api = harness.engine(0);
-    decides(&api, &person("bob"), second, rejects(Then::Continue)).await;
+    decides(&api, &person("bob"), second, rejects(Consequence::Continue)).await;
     assert_eq!(
         harness.status(task).await,
         TaskStatus::Paused,
@@ -159,7 +159,7 @@ async fn two_requests_approved_and_rejected_with_cancel_run_nothing(fixture: Sto
         harness.claims_nothing(1).await,
         "nothing of a turn runs while a question is open"
     );
-    decides(&api, &person("bob"), second, rejects(Then::Cancel)).await;
+    decides(&api, &person("bob"), second, rejects(Consequence::Cancel)).await;
     assert_eq!(
         since_asked(&harness, task).await,
         [

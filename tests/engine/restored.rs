@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use holdpoint::task::decision::{Action, Then};
+use holdpoint::task::decision::{Action, Consequence};
 use holdpoint::task::id::{CallId, RequestId, TaskId};
 use holdpoint::task::item::Outcome;
 use holdpoint::task::progress::Progress;
@@ -97,7 +97,7 @@ async fn unused_permit_to_retry_is_uncertain_again_after_the_next_restore(fixtur
     harness.run().await;
     let (second, _) = only_open_request(&harness, task).await;
     assert!(first != second && harness.tool.ledger().is_empty());
-    alice_decides(&harness.engine(0), second, rejects(Then::Continue)).await;
+    alice_decides(&harness.engine(0), second, rejects(Consequence::Continue)).await;
     harness.run().await;
     assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Failed]);
     assert_eq!(harness.status(task).await, TaskStatus::Completed);
@@ -276,7 +276,7 @@ async fn rejected_call_after_a_restore_is_not_reported_as_not_run(fixture: Store
     let task = harness.held().await;
     let (request, _) = only_open_request(&harness, task).await;
     mark_restored(&harness).await;
-    alice_decides(&harness.engine(0), request, rejects(Then::Continue)).await;
+    alice_decides(&harness.engine(0), request, rejects(Consequence::Continue)).await;
     let items = harness.journal(task).await.items;
     let result = tool_results(&items).next().unwrap();
     assert_eq!(result.outcome, Outcome::Rejected);

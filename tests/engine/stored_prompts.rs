@@ -13,7 +13,7 @@ use holdpoint::engine::{DecisionBody, DecisionInput, TaskInput};
 use holdpoint::model::Prompt;
 use holdpoint::store::{Store, TaskFilter};
 use holdpoint::task::change::Journal;
-use holdpoint::task::decision::{Action, Then};
+use holdpoint::task::decision::{Action, Consequence};
 use holdpoint::task::id::{CallId, TaskId};
 use holdpoint::task::item::{Fact, Item, Part, PartType};
 use holdpoint::task::request::RequestKind;
@@ -172,7 +172,7 @@ fn answer(kind: RequestKind, call: CallId, person: usize) -> DecisionInput {
         (_, 1) => each([(call, respond(&format!("\"paid by p{person}\"")))]),
         _ => {
             let reason = Some(format!("p{person} says no"));
-            let (action, then) = (Action::Reject, Some(Then::Continue));
+            let (action, then) = (Action::Reject, Some(Consequence::Continue));
             DecisionInput {
                 digest: None,
                 body: DecisionBody::Whole {

@@ -97,9 +97,9 @@ fn person_without_a_key_is_reached_where_links_decide() {
     assert_eq!(lines, reach("zoe (by-mail)", "nobody"));
 }
 
-/// Reads a file with the rule `r`, which holds calls of these tools and whose approvers are the
-/// group `g`. `terms` are further terms of the rule. zoe is in `g`, has no key, and answers by
-/// links. eve has a key, and is in these groups.
+/// Reads a file in which the rule `r` holds calls of these tools for the group `g`. `terms` are
+/// further terms of the rule. zoe is in `g`, has no key, and answers by links. eve has a key, and
+/// is in these groups.
 fn held_for_zoe(tools: &str, groups: &str, terms: &str) -> Result<Config, Vec<String>> {
     read(&format!(
         "models: {{ m: {{ provider: openai, model: x }} }}
@@ -147,7 +147,7 @@ fn rule_that_allows_no_answer_of_links_needs_approvers_with_a_key_and_reaches_on
             "{tools}, {allow}: {found:?}"
         );
     }
-    // An answer that cannot be read may be one of links.
+    // An element of `allow` that cannot be read may be an action that links take.
     let unreadable = mistakes("t", ", allow: [edit, aprove]").unwrap_or_default();
     assert!(
         unreadable.len() == 1 && !unreadable[0].ends_with(UNANSWERED),

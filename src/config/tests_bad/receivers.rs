@@ -204,8 +204,8 @@ fn unknown_names_in_an_entry_are_refused() {
     }
 }
 
-/// Returns the warnings about this entry that no rule lets one of its groups or users decide a
-/// question. Each line is cut to the text after the word `notify`.
+/// Returns the warnings `no rule lets …` about the groups and users of this entry. Each line is cut
+/// to the text after the word `notify`.
 fn warned(auth: &str, entry: &str) -> Vec<String> {
     warnings_with(
         "no rule lets",

@@ -1,5 +1,5 @@
-//! Compares the tools of MCP servers with their reviewed definitions before a decision is stored
-//! that can let a call run. If a tool has changed since the request was opened, [`Decider`]
+//! Compares the tools of MCP servers with their reviewed definitions, before a decision that can
+//! let a call run is stored. If a tool has changed since the request was opened, [`Decider`]
 //! withdraws the request instead of storing the decision, and the driver judges the call again.
 
 use std::sync::Arc;
@@ -38,8 +38,9 @@ impl Decider<'_> {
         let may_start = match action {
             Action::Approve | Action::Edit | Action::Mixed => properties.depends_on_tool,
             Action::Retry => true,
-            // The next attempt at the call tells the server the answer or the refusal. The request
-            // may show a change of the tool that this process, after a restart, does not know yet.
+            // The next attempt at the call sends the answer or the refusal to the server. A tool
+            // that seems changed is compared: the request may show a change of the tool that this
+            // process does not know yet, for example after a restart.
             Action::Reject | Action::Respond => {
                 properties.response == ResponseKind::ServerForm
                     && self.is_tool_changed(Some(agent), session, open, action, calls)

@@ -16,7 +16,7 @@ use crate::people::authorization::Approver;
 use crate::secret::Redactor;
 use crate::store::{CommitError, RequestRow};
 use crate::task::change::{Journal, LeaseChange};
-use crate::task::decision::{Action, Edit, Then};
+use crate::task::decision::{Action, Consequence, Edit};
 use crate::task::failure::{Failure, FailureCode};
 use crate::task::id::{CallId, RequestId, TaskId};
 use crate::task::item::{CloseReason, Fact};
@@ -190,7 +190,10 @@ impl Decider<'_> {
         let mut decision = input.decision(self.approver, open, targets, &edits, &grants, shown);
         self.redact_decision(session, open.spec.kind, &redactor, &mut decision)
             .await?;
-        let cancels = decision.closes && decision.then.is_some_and(|then| then != Then::Continue);
+        let cancels = decision.closes
+            && decision
+                .then
+                .is_some_and(|then| then != Consequence::Continue);
         session.push(Fact::Decision {
             request_id: open.spec.request_id,
             decision,
@@ -245,7 +248,8 @@ impl Decider<'_> {
             .judgement_after_edit(session, &open.spec, request, &now)
             .map_err(refused)?;
         let quarantine = session.own.progress.shared.quarantine.reason(name);
-        // At a gate, the call's own judgement has the reason of a quarantine by another call.
+        // At a gate, a call in another task may have caused the quarantine. The reason is then only
+        // in the call's earlier judgement.
         let earlier = state.judgement.as_ref().filter(|_| agent.gate.is_some());
         let earlier = earlier.and_then(|earlier| earlier.reason.as_deref());
         let new_judgement = new_judgement
@@ -297,7 +301,7 @@ impl Decider<'_> {
         open.spec
             .own_calls()
             .filter(|call| calls.contains(&call.tool_call_id))
-            .any(|call| self.is_call_changed(agent, session, call))
+            .any(|call| self.has_tool_changed(agent, session, call))
     }
 }
 

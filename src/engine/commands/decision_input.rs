@@ -11,7 +11,7 @@ use crate::people::Caller;
 use crate::people::authorization::{Approver, Roster, is_barred_editor};
 use crate::secret::Secret;
 use crate::store::RequestRow;
-use crate::task::decision::{Action, Then};
+use crate::task::decision::{Action, Consequence};
 use crate::task::grant::GrantRequest;
 use crate::task::request::{CallSpec, RequestSpec};
 use crate::task::request_kind::ResponseKind;
@@ -67,7 +67,7 @@ pub enum DecisionBody {
         action: Action,
         reason: Option<String>,
         /// The consequence of a rejection. Allowed only with [`Action::Reject`].
-        then: Option<Then>,
+        then: Option<Consequence>,
         /// The filled-in form of the request, as JSON text. The text is secret because the form may
         /// ask for a credential.
         response: Option<Secret<String>>,
@@ -97,7 +97,7 @@ pub struct CallReply {
     pub action: Action,
     pub reason: Option<String>,
     /// The consequence of a rejection. All replies of one answer must name the same consequence.
-    pub then: Option<Then>,
+    pub then: Option<Consequence>,
     /// The new arguments of the call with [`Action::Edit`], as verbatim JSON text.
     pub arguments: Option<String>,
     /// The result of the call, supplied by the person as JSON text.

@@ -113,9 +113,11 @@ impl Decisions<'_> {
 
     /// Returns whether an answer of `caller` with this `action` would withdraw the open request
     /// `row`, because a tool of the request's calls, or the request's credential form, has changed
-    /// since the request was opened. Stores nothing. Asks the tools' servers only where
-    /// [`Decisions::decide`] does, and only if the tools differ as far as this process knows: after
-    /// a restart, it may not know yet that the request shows a change of the tool.
+    /// since the request was opened. Stores nothing.
+    ///
+    /// If a tool seems changed, asks the tool's server where [`Decisions::decide`] does, and then
+    /// compares again. The tool may seem changed by mistake: the request may show a change of the
+    /// tool that this process does not know yet, for example after a restart.
     ///
     /// # Errors
     /// `Unavailable` when the database does not answer; `Internal` if the journal is unreadable.

@@ -55,7 +55,7 @@ impl Decider<'_> {
         for (call, text) in answer.edits() {
             let mut own_calls = spec.own_calls();
             let asked = own_calls.find(|own| own.tool_call_id.to_string() == call);
-            let Some(asked) = asked.filter(|own| !self.is_call_changed(Some(agent), session, own))
+            let Some(asked) = asked.filter(|own| !self.has_tool_changed(Some(agent), session, own))
             else {
                 continue;
             };
@@ -73,7 +73,7 @@ impl Decider<'_> {
     }
 
     /// Whether the tool of a call has changed or has been removed since the request was opened.
-    pub(super) fn is_call_changed(
+    pub(super) fn has_tool_changed(
         self,
         agent: Option<&Agent>,
         session: &TaskSession,

@@ -26,10 +26,10 @@ enum Closing {
 }
 
 /// Closes the requests whose deadline has passed by the database's clock, in batches. Returns the
-/// number of requests that this replica has closed. The batches end with the last overdue request,
-/// or with a batch of which this replica has closed no request. If this replica cannot close a
-/// request, it skips the request in the next batches and calls (`skipped_overdue`). After a batch
-/// with the last overdue request, the next call starts from the first request again.
+/// number of requests that this replica has closed. Stops after the batch with the last overdue
+/// request, after a batch of which this replica has closed no request, and when the service shuts
+/// down. Later batches and calls skip the requests that this replica could not close
+/// (`skipped_overdue`). After a batch with the last overdue request, none is skipped any more.
 ///
 /// # Errors
 /// `Unavailable` when the database does not answer.
@@ -41,17 +41,16 @@ pub(in crate::engine) async fn expire_overdue(engine: &Arc<Engine>) -> Result<us
         let (closed, left_open) = expire_all(engine, &overdue).await?;
         closed_count += closed;
         // This replica may be unable to close some requests, for example if a newer version of this
-        // program wrote items of their tasks. The next batch skips these requests, because
-        // otherwise they could fill every batch, and the replica would never read the later
-        // requests. Each failed attempt costs a read of the task, so this call ends after a batch
-        // of failures. If this replica has closed some requests of the batch, those that another
-        // replica has closed are not skipped: the next batch does not have them.
+        // program wrote items of their tasks. If the next batch did not skip these requests, they
+        // could fill every batch, and the replica would never read the later requests. Each failed
+        // attempt costs a read of the task, so this call ends after a batch of failures.
         let is_last = overdue.len() < MAX_EXPIRED_AT_ONCE;
         let skipped = match closed {
             _ if is_last => 0,
             // The batch may be full of requests that are open only by their rows, so all of it is
             // skipped.
             0 => skipped + overdue.len(),
+            // The next batch does not have the requests that another replica has closed.
             _ => skipped + left_open,
         };
         engine.skipped_overdue.store(skipped, Ordering::Relaxed);

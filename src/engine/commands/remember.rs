@@ -64,8 +64,9 @@ pub(super) fn check_door(caller: &Caller) -> Result<(), Refusal> {
 }
 
 impl Decider<'_> {
-    /// Returns the standing decisions that an answer gives, by call. Calls with the same basis get
-    /// the same standing decision, so that its limit of uses holds for the whole answer.
+    /// Returns the standing decisions that an answer gives, by call. Calls with the same basis,
+    /// scope and lifetime share one standing decision, so that its limit of uses holds for all of
+    /// these calls.
     ///
     /// # Errors
     /// `Invalid` if the rule no longer offers the standing decision that the request shows for a

@@ -58,7 +58,7 @@ impl Engine {
     }
 }
 
-/// Waits for the session's first commit. Returns `None` if the driver ended without a commit.
+/// Waits for the session's first commit. Returns `None` if there was nothing to commit.
 pub(in crate::engine) async fn wait_for_first_commit(
     first_commit: FirstCommit,
 ) -> Result<Option<Committed>, CommitError> {

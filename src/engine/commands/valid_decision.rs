@@ -9,7 +9,7 @@ use super::Refusal;
 use super::decision_input::CallReply;
 use crate::people::authorization::{Approver, required_approvals};
 use crate::secret::Secret;
-use crate::task::decision::{Action, CallAnswer, Decision, Edit, Then};
+use crate::task::decision::{Action, CallAnswer, Consequence, Decision, Edit};
 use crate::task::grant::{Grant, GrantRequest};
 use crate::task::id::CallId;
 use crate::task::progress::RequestProgress;
@@ -24,7 +24,7 @@ pub(crate) struct ValidDecision {
     /// actions.
     pub(super) action: Action,
     pub(super) reason: Option<String>,
-    pub(super) then: Option<Then>,
+    pub(super) then: Option<Consequence>,
     /// The filled-in form, parsed and checked against the request's `form`.
     pub response: Option<Secret<Value>>,
     pub(super) result: Option<String>,
@@ -190,8 +190,8 @@ impl ValidDecision {
         &self,
         open: &RequestProgress,
         decisions: &BTreeMap<CallId, CallAnswer>,
-    ) -> (Option<Then>, bool) {
-        let ends_task = self.then.is_some_and(|then| then != Then::Continue);
+    ) -> (Option<Consequence>, bool) {
+        let ends_task = self.then.is_some_and(|then| then != Consequence::Continue);
         let outcome = |call: CallId| {
             let now = decisions
                 .get(&call)
@@ -218,7 +218,7 @@ impl ValidDecision {
         let then = if open.spec.kind.properties().decides_calls && all_rejected {
             Some(named_consequence.unwrap_or(open.spec.terms.on_reject))
         } else {
-            rejects.then_some(Then::Continue)
+            rejects.then_some(Consequence::Continue)
         };
         (then, closes)
     }

@@ -57,9 +57,9 @@ impl<'e> Driver<'e> {
     }
 
     /// Returns a redactor of the credentials that the tree has now. While a call was in flight, a
-    /// person may have given a login to another task of the tree. The model or the tool may have
-    /// repeated this login. `None` if the configuration has no credentials, or if the task has no
-    /// relatives: while a task has a call in flight, it has no open request for a login of its own.
+    /// person may have given a login to another task of the tree, and the model or the tool may
+    /// have repeated this login. Returns `None` if the configuration has no credentials, or if the
+    /// task has no relatives: a task that has a call in flight gets no login of its own.
     async fn present_redactor(&self) -> Result<Option<Redactor>, Stop> {
         let (engine, session) = (self.engine, &*self.session);
         if !session.has_tree() || !engine.catalog.has_services() {
@@ -163,8 +163,8 @@ impl<'e> Driver<'e> {
         is_missing
     }
 
-    /// Returns the name of the first credential that the tool needs and that is missing or
-    /// incomplete in `known`.
+    /// Returns the name of the first credential that the tool needs and does not get: `known` lacks
+    /// a field of it, or `received_service` does not find it.
     pub(super) fn missing_credential<'s>(
         &self,
         spec: &'s ToolSpec,

@@ -25,7 +25,7 @@ impl Driver<'_> {
     /// cannot be stored (see `end_unattempted`).
     ///
     /// # Errors
-    /// `Lost` when the service goes down before the database answers.
+    /// The [`Stop`] of a read or commit that failed.
     pub(super) async fn elicit(&mut self, calls: &[CallId]) -> Result<(), Stop> {
         let (mut ended, mut specs) = (Vec::new(), Vec::new());
         for state in self.states_of(calls) {
@@ -99,11 +99,12 @@ impl Driver<'_> {
 
     /// Returns the terms of a request with a server's question. If the call's rule names the tool
     /// exactly, the rule's terms apply. Otherwise the owner answers, and only the deadline and its
-    /// consequence come from the rule. An approved or held call has the terms of its rule from that
-    /// time. For an allowed call, and if that rule is gone, the present rule gives the terms.
+    /// consequence come from the rule. If the call was held or approved, these are the terms that
+    /// the journal recorded for the call, unless `current_rule` returns another rule.
+    /// Otherwise, they are the current terms of the rule that `current_rule` returns.
     async fn elicitation_terms(&self, state: &CallState, server: &str, text: &str) -> Terms {
         let policy = &self.engine.policy;
-        let rule = self.present_rule(state).await;
+        let rule = self.current_rule(state).await;
         let rule = rule.as_deref();
         let recorded = state.recorded_terms().filter(|_| rule == state.rule());
         let of_rule = recorded.or_else(|| policy.terms(rule?));
@@ -125,8 +126,9 @@ impl Driver<'_> {
     }
 
     /// Returns the rule of a call. If the configuration no longer has this rule, for example
-    /// because it was renamed, returns the rule that decides about the call now, if any.
-    pub(super) async fn present_rule(&self, state: &CallState) -> Option<String> {
+    /// because it was renamed, returns the rule that decides about the call now. If no rule decides
+    /// about the call now, returns the recorded rule.
+    pub(super) async fn current_rule(&self, state: &CallState) -> Option<String> {
         let recorded = state.rule()?.to_owned();
         if self.engine.policy.terms(&recorded).is_some() {
             return Some(recorded);
@@ -185,11 +187,12 @@ impl Driver<'_> {
         }))
     }
 
-    /// Whether an answered call gets no further attempt, because its tool has changed since its
-    /// server asked. `now` is the present judgement of the call. People must then be asked about
-    /// the outcome, because the attempt that asked may have taken effect. Exempt are a call that
-    /// only reads, and a call that a person has approved or must approve anew: the person reads
-    /// that it may have taken effect.
+    /// Whether a call whose questions were answered gets no further attempt, because its tool has
+    /// changed since its server asked them. `now` is the present judgement of the call. People must
+    /// then be asked about the outcome, because the attempt that asked may have taken effect.
+    /// Returns `false` for a call that only reads. Also returns `false` if `now` holds the call, or
+    /// allows a call that a person has approved: people then decide about a new attempt, and read
+    /// that the call may have taken effect.
     pub(super) fn ends_after_questions(&self, state: &CallState, now: &Judgement) -> bool {
         let ends = match now.verdict {
             Verdict::Allow => state.approval.is_none(),
@@ -206,7 +209,7 @@ impl Driver<'_> {
     /// `None`, so that the driver asks `next_step` again.
     ///
     /// # Errors
-    /// `Lost` when the service goes down before the database answers.
+    /// The [`Stop`] of a read or commit that failed.
     pub(super) async fn continuations(
         &mut self,
         calls: &[CallId],

@@ -1,12 +1,12 @@
-//! Ends a task. One commit ends the task and its descendants, and queues the parent if the parent
-//! is parked, that is, neither leased nor queued.
+//! Ends a task. One commit ends the task and its descendants. The commit also queues the parent if
+//! the parent is parked, that is, neither leased nor queued, and without a timer.
 
 use super::Stop;
 use crate::engine::Engine;
 use crate::engine::session::TaskSession;
 use crate::task::call_state::CallState;
 use crate::task::change::LeaseChange;
-use crate::task::decision::Then;
+use crate::task::decision::Consequence;
 use crate::task::failure::Failure;
 use crate::task::item::{CloseReason, Fact};
 use crate::task::status::TaskStatus;
@@ -21,7 +21,7 @@ pub(super) async fn finish(
     ending: Ending,
 ) -> Result<bool, Stop> {
     reopen(engine, session).await?;
-    let ends_tree = session.own.progress.ending == Some(Then::CancelRoot);
+    let ends_tree = session.own.progress.ending == Some(Consequence::CancelRoot);
     let complete = |session: &mut TaskSession, text| {
         session.push(Fact::TaskStatus {
             status: TaskStatus::Completed,

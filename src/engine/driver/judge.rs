@@ -22,7 +22,7 @@ impl Driver<'_> {
     /// Journals the judgement of each of these calls.
     ///
     /// # Errors
-    /// `Lost` when the service goes down before the database answers.
+    /// The [`Stop`] of a read or commit that failed.
     pub(crate) async fn judge_calls(&mut self, calls: &[CallId]) -> Result<(), Stop> {
         self.refresh_tools(calls).await?;
         for state in self.states_of(calls) {
@@ -91,8 +91,9 @@ impl Driver<'_> {
     }
 
     /// Returns the reason why a call is invalid regardless of the policy; `None` if there is no
-    /// such reason. The possible reasons: the turn was cut off or has too many calls, the arguments
-    /// hold a secret, the tool does not exist, or a sub-agent would exceed a limit.
+    /// such reason. The possible reasons: the turn was cut off, ended for an unknown reason or has
+    /// too many calls; the arguments hold a secret; the tool does not exist; a sub-agent would
+    /// exceed a limit.
     ///
     /// The maximum of calls applies only to the first judgement of a call. A lower maximum in a
     /// later configuration does not stop a turn whose calls have begun to run.
@@ -144,12 +145,12 @@ impl Driver<'_> {
     /// and the driver asks `next_step` again.
     ///
     /// # Errors
-    /// `Lost` when the service goes down before the database answers.
+    /// The [`Stop`] of a read or commit that failed.
     pub(crate) async fn recheck(&mut self, calls: &[CallId]) -> Result<bool, Stop> {
         let (mut differs, mut ended) = (false, Vec::new());
         for state in self.states_of(calls) {
             let now = self.judgement(&state, JudgedAt::Start).await?;
-            let now = self.hold_if_in_doubt_at_gate(&state, now).await?;
+            let now = self.hold_if_earlier_call_may_have_run(&state, now).await?;
             if self.ends_after_questions(&state, &now) {
                 let text = "The tool asked the user a question, and has changed since.";
                 ended.push((state.call.tool_call_id, text.to_owned()));

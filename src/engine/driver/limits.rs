@@ -3,8 +3,9 @@
 //! whole subtree:
 //! - `max_model_calls`, `max_tasks` and `max_rejections` bound sums over the subtree since the
 //!   user's last message.
+//! - `max_duration` bounds the time since that message in which at least one task of the subtree
+//!   runs.
 //! - `max_calls` and `max_children` bound each turn in the subtree.
-//! - `max_duration` bounds the time in which a task of the subtree runs.
 //! - `max_depth` bounds the levels of the subtree.
 
 use std::time::Duration;

@@ -39,10 +39,10 @@ use crate::task::status::TaskStatus;
 use crate::task::step::{AwaitedEvent, Ending, Step, next_step};
 
 impl Engine {
-    /// Drives a task until it waits, ends, or belongs to another driver. Returns the session only
-    /// if the session equals the journal. Returns `None` if the driver had to stop early
-    /// ([`Stop::Lost`]), or if facts are still pending. If the driver had to stop before its first
-    /// commit, refuses the command that waits for this commit as unavailable.
+    /// Drives a task until it waits, ends, is queued, or belongs to another driver. Returns the
+    /// session only if the session equals the journal. Returns `None` if the driver had to stop
+    /// early ([`Stop::Lost`]), or if facts are still pending. If the driver had to stop before its
+    /// first commit, refuses the command that waits for this commit as unavailable.
     pub(in crate::engine) async fn drive(
         self: Arc<Self>,
         mut session: TaskSession,

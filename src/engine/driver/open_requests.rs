@@ -36,7 +36,7 @@ const ELSEWHERE: &str = "elsewhere";
 impl Driver<'_> {
     /// Opens the requests that a turn needs. Opens none of them if a call needs another judgement
     /// first, because the journal has the judgements of a commit before its requests. The driver
-    /// then asks `next_step` again.
+    /// then asks `next_step` again. Also opens none, and fails the task, if an approval is damaged.
     pub(crate) async fn open_requests(
         &mut self,
         requests: Vec<PlannedRequest>,
@@ -169,7 +169,7 @@ impl Driver<'_> {
     /// the same digest.
     ///
     /// # Errors
-    /// `Lost` when the service goes down before the database answers.
+    /// The [`Stop`] of a read or commit that failed.
     pub(super) async fn reconcile(&mut self, calls: &[CallId]) -> Result<(), Stop> {
         self.refresh_tools(calls).await?;
         for state in self.states_of(calls) {
@@ -204,7 +204,7 @@ impl Driver<'_> {
                 self.session.end_lost_presence();
             }
             if self.agent.gate.is_some() {
-                self.session.identify_doubtful_call(&state.call);
+                self.session.key_call_of_unknown_outcome(&state.call);
             }
             let calls = vec![self.requested_call(&state, true)];
             let terms = self.reconcile_terms(&state).await;
@@ -220,13 +220,13 @@ impl Driver<'_> {
     }
 
     /// Returns the terms of a request about the outcome of a call. An approved call has the terms
-    /// under which it was approved. For a call that a standing decision allowed, its rule gives the
-    /// terms; if that rule is gone, the present rule. Any other allowed call is the owner's.
+    /// under which it was approved. If a standing decision allowed the call, the rule that
+    /// `current_rule` returns gives the terms. The owner decides about any other allowed call.
     async fn reconcile_terms(&self, state: &CallState) -> Terms {
         if state.grant().is_none() {
             return state.terms();
         }
-        let rule = self.present_rule(state).await;
+        let rule = self.current_rule(state).await;
         let terms = rule.and_then(|rule| self.engine.policy.terms(&rule));
         terms.cloned().unwrap_or_default()
     }

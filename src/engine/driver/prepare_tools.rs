@@ -22,7 +22,7 @@ struct UncomparedCalls {
 /// The result of [`Driver::prepare_tools`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum ToolPreparation {
-    /// The tools of all calls were compared recently.
+    /// No comparison is missing.
     Complete,
     /// The tools of some calls were not compared, because a credential is missing.
     LacksCredentials,
@@ -37,15 +37,16 @@ impl Driver<'_> {
     /// call whose tool cannot be compared.
     ///
     /// # Errors
-    /// `Lost` when the service goes down before the database answers.
+    /// The [`Stop`] of a read or commit that failed.
     pub(super) async fn refresh_tools(&mut self, calls: &[CallId]) -> Result<(), Stop> {
         self.compare_tools(calls, false).await?;
         Ok(())
     }
 
     /// Compares the tools of these calls with their reviewed definitions, right before the calls
-    /// start. If a command waits for the next commit, first commits the pending facts, unless the
-    /// call is made at a gate. If a tool cannot be compared, ends its calls (see `end_unattempted`).
+    /// start. If a tool cannot be compared, ends its calls (see `end_unattempted`). If a comparison
+    /// is needed and a command waits for the next commit, first commits the pending facts, except
+    /// at a gate.
     ///
     /// # Errors
     /// As from `Engine::save`.
@@ -97,9 +98,9 @@ impl Driver<'_> {
             // request is closed. Calls at gates are exempt for two reasons:
             // - The first commit of an ask must start the call: a client that does not wait leaves
             //   right after that commit, and no call starts without its client.
-            // - An ask that waits would claim a call whose approval is committed alone. The commit
-            //   of its claim would make this driver's next commit stale, and the tool would be
-            //   compared again.
+            // - If an approval were committed alone, a waiting ask would claim the call at once.
+            //   The commit of this claim would make this driver's next commit stale, and the tool
+            //   would be compared again.
             self.save(self.engine.take_lease()).await?;
         }
         let credentials = self.credentials().await?;

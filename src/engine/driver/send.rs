@@ -13,7 +13,7 @@ use crate::engine::session::LateAttempt;
 use crate::task::call_state::{CallState, MAX_ATTEMPTS};
 use crate::task::id::CallId;
 use crate::tool::credential::Credentials;
-use crate::tool::{AttemptPermit, Invocation, LateSlot, RawSlot, Tool, ToolAnswer};
+use crate::tool::{AttemptPermit, Invocation, LateAnswerCell, RawResultCell, Tool, ToolAnswer};
 
 impl Driver<'_> {
     /// Adds the time since the uptime `began` to the session's `now`, and returns the present
@@ -153,8 +153,8 @@ impl Driver<'_> {
             permit,
             credentials: Credentials::default(),
             resume: None,
-            late: LateSlot::default(),
-            raw: RawSlot::default(),
+            late: LateAnswerCell::default(),
+            raw: RawResultCell::default(),
         }
     }
 }

@@ -1,6 +1,6 @@
-//! Gives drivers the slots of this process. A driver needs a slot to call a model or a tool. No
-//! driver gets a slot while the service stops, or while the process drives another task alone
-//! (`LoneDrives`).
+//! Gives drivers the slots of this process. A driver needs a slot to call a model or a tool. While
+//! the process drives a task alone (`LoneDrives`), no other driver gets a slot. While the service
+//! stops, no driver begins such a call, even with a slot.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -119,8 +119,8 @@ impl<'e> Driver<'e> {
     }
 
     /// Commits the pending facts if a request or the start of a sub-agent is among them. The caller
-    /// may journal judgements, or results of calls that do not run. In the journal, these come
-    /// before the requests and the starts of their commit.
+    /// may then journal judgements, or results of calls that do not run. Within a commit, the
+    /// journal has these facts before requests and starts, so they need a later commit.
     pub(super) async fn save_openings(&mut self) -> Result<(), Stop> {
         let opens = |item: &Item| {
             let fact = &item.fact;

@@ -38,8 +38,9 @@ fn continue_conversation(related: &mut RelatedDraft, agent: &Agent, message: Fac
 impl Driver<'_> {
     /// If the calls may still start, gives each of them a sub-agent's task: a new task, or the
     /// reopened task of the conversation that the call continues. A call that exceeds a limit, or
-    /// whose agent is gone from the configuration, gets no task and is judged invalid. The driver
-    /// then asks `next_step` again, so that the journal has the result of this call first.
+    /// whose agent is gone from the configuration, gets no task and is judged invalid. The function
+    /// ends at such a call. The driver then asks `next_step` again, and so journals the call's
+    /// result before it starts the remaining calls.
     pub(crate) async fn start_sub_agents(&mut self, calls: &[CallId]) -> Result<(), Stop> {
         self.save_openings().await?;
         if !self.may_start(calls).await? {

@@ -1,5 +1,5 @@
-//! Ends calls that get no further attempt now. Invariant: no `once` call of which an attempt is
-//! unanswered fails without a person's decision.
+//! Ends calls that get no further attempt now. Invariant: if an attempt at a `once` call is
+//! unanswered, only a person's decision can fail the call.
 
 use super::{Driver, Stop};
 use crate::task::call_state::EARLIER_ATTEMPT_TEXT;
@@ -8,12 +8,13 @@ use crate::task::item::Outcome;
 use crate::task::tool_spec::Effect;
 
 impl Driver<'_> {
-    /// Fails each of these calls with its problem. Exception: an earlier attempt may have taken
-    /// effect, and the call is `once`, or idempotent with a tool that has changed since it asked a
-    /// question. Asks a person about the outcome of such a call instead of failing the call.
+    /// Ends each of these calls with its problem. If an earlier attempt may have taken effect and
+    /// the call must not be repeated, asks a person about the outcome. Otherwise fails the call.
+    /// Two kinds of calls must not be repeated: `once` calls, and idempotent calls whose tool has
+    /// changed since its server asked questions.
     ///
     /// # Errors
-    /// `Lost` when the service goes down before the database answers.
+    /// The [`Stop`] of a read or commit that failed.
     pub(super) async fn end_unattempted(
         &mut self,
         ended: Vec<(CallId, String)>,

@@ -60,14 +60,15 @@ impl Driver<'_> {
         }
     }
 
-    /// Holds an allowed `once` call at a gate that is about to start, if another call of its tool
-    /// has got into doubt since the call was proposed: the call may have waited for a slot, or for
-    /// a person's login. A call that starts in its first commit was compared with the earlier calls
-    /// just before.
+    /// Checks an allowed `once` call at a gate right before its start, and holds it if another call
+    /// of its tool may have run (`quarantine_before_start`). The proposal was compared with earlier
+    /// calls, but since then the call may have waited for a slot or for a person's login. Skips a
+    /// call that a person has approved. Also skips a call that is not stored yet, because it was
+    /// compared just before.
     ///
     /// # Errors
     /// As from `Engine::back_off_after_read`.
-    pub(super) async fn hold_if_in_doubt_at_gate(
+    pub(super) async fn hold_if_earlier_call_may_have_run(
         &self,
         state: &CallState,
         judgement: Judgement,

@@ -25,9 +25,10 @@ impl<'e> Driver<'e> {
 }
 
 impl Engine {
-    /// Returns the tool of exactly this name; `None` if the agent does not offer the tool. The
-    /// task's version of the agent determines which tools are offered; the tool itself comes from
-    /// the current configuration.
+    /// Returns the tool of exactly this name. The task's version of the agent determines which
+    /// tools are offered; the tool itself comes from the current configuration. A gate with
+    /// `other_tools: judge` also offers tools that it does not list (`other_tool`). Returns `None`
+    /// if the agent does not offer the tool, or if the configuration no longer has it.
     pub(in crate::engine) fn offered<'a>(
         &'a self,
         agent: &Agent,

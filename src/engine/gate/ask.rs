@@ -127,7 +127,7 @@ impl Gates<'_> {
             };
             let answer = match proposed {
                 Proposed::Counted(session) => {
-                    Some(Box::pin(self.answer_counted(*session, gate_proposal.gate)).await?)
+                    Some(Box::pin(self.answer_unstored_call(*session, gate_proposal.gate)).await?)
                 }
                 Proposed::Continues(task) => {
                     let guard = AskerGuard::new(self.engine, task);

@@ -86,12 +86,12 @@ fn keyed(prefix: &str, tool: &str, identity: &str) -> KeyedCall {
 }
 
 impl TaskSession {
-    /// Adds a call key to the next commit, so that later proposals of the tool find this gate call,
-    /// whose outcome is unknown, and are held. If the call is stored with a key, the store keeps
-    /// that key. A call has no key if it was allowed and repeatable when it was proposed, and its
-    /// tool is `once` by now. The session no longer knows how the call was proposed, so the added
-    /// key lets no proposal continue the call without naming it.
-    pub(in crate::engine) fn identify_doubtful_call(&mut self, call: &ToolCall) {
+    /// Adds a call key to the next commit. By this key, later proposals of the tool find this gate
+    /// call, whose outcome is unknown, and are held. A call that is stored with a key keeps its
+    /// key. A call has none if, for example, it was repeatable when a rule allowed it, and its tool
+    /// is `once` by now. The session does not know how the call was proposed, so a proposal must
+    /// name the call to continue it by the added key.
+    pub(in crate::engine) fn key_call_of_unknown_outcome(&mut self, call: &ToolCall) {
         self.identify_pending_call();
         let own = &mut self.own;
         if own.call.is_none() {
@@ -237,7 +237,7 @@ impl<'r> EqualCalls<'r> {
             (Some(reason), Some(quarantine)) => Some(format!("{reason} {quarantine}")),
             (reason, quarantine) => reason.map(str::to_owned).or(quarantine),
         };
-        if hold.is_none() && self.ended_in_doubt(tool).await? {
+        if hold.is_none() && self.has_ended_call_of_unknown_outcome(tool).await? {
             let why =
                 "The same call may have run before, and no person has decided such a call since.";
             hold = Some(why.to_owned());
@@ -250,11 +250,11 @@ impl<'r> EqualCalls<'r> {
         Ok(EarlierCalls::Requires(caution))
     }
 
-    /// Whether an ended equal call may have acted, so that it holds the proposed call even if a
-    /// person has decided another call of the tool since. Looks at the newest ended call first.
-    /// Stops after the first call that has run or that a person has decided: older calls do not
-    /// count. A call whose journal is unreadable may have acted.
-    async fn ended_in_doubt(&mut self, tool: &str) -> Result<bool, Refusal> {
+    /// Whether the outcome of an ended equal call is unknown: the call has put its tool into
+    /// quarantine, or its journal is unreadable. The proposed call is then held, even if a decision
+    /// about another call has ended the quarantine. Looks at the newest ended call first, and at no
+    /// call older than the newest that has run or that a person has decided.
+    async fn has_ended_call_of_unknown_outcome(&mut self, tool: &str) -> Result<bool, Refusal> {
         let mut ended = self.rows.clone();
         ended.retain(|row| row.status.is_terminal());
         // The newest call comes first, because the ids of tasks ascend with time. The order is not
@@ -348,7 +348,7 @@ impl<'r> EqualCalls<'r> {
         Ok(false)
     }
 
-    /// Returns [`Relation::Continues`] only for a call for which [`Self::is_attachable`] is true.
+    /// Relates the proposal to the call `row`. `Continues` requires [`Self::is_attachable`].
     async fn relation(
         &mut self,
         row: &EqualCall,
@@ -403,7 +403,7 @@ enum Relation {
 }
 
 /// Returns the reason to hold a proposed call beside an equal call that has an asker or may run.
-/// `phase` is the phase of the equal call; `None` if its journal is gone.
+/// `phase` is the phase of the equal call; `None` if its journal is unreadable.
 fn reason_to_hold_beside(phase: Option<&Phase>) -> &'static str {
     match phase {
         Some(

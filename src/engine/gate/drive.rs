@@ -26,7 +26,7 @@ impl Gates<'_> {
     ///
     /// # Errors
     /// The error of the first commit.
-    pub(super) async fn drive_asked(
+    pub(super) async fn drive_in_background(
         self,
         mut session: TaskSession,
     ) -> Result<Option<GateDrive>, CommitError> {

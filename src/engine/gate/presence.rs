@@ -67,9 +67,10 @@ impl AskerGuard {
         })
     }
 
-    /// Commits the asker's presence for the time `lasts`, and the session's idempotency key. The
-    /// commit runs in the background and holds the guard. Even if the asker leaves meanwhile, the
-    /// guard records the stored presence before it is dropped, and its drop ends this presence.
+    /// Commits the asker's presence for the time `lasts`, and the session's idempotency key, if
+    /// there is one. The commit runs in the background and holds the guard. Even if the asker
+    /// leaves meanwhile, the guard records the stored presence before it is dropped, and its drop
+    /// ends this presence.
     pub(super) async fn store_presence(
         self: &Arc<Self>,
         mut session: TaskSession,
@@ -86,14 +87,14 @@ impl AskerGuard {
         commit.await.unwrap_or(Err(CommitError::Unknown))
     }
 
-    /// Like [`Gates::drive_asked`]. If the first commit stores that the asker is present, the guard
-    /// records this presence, and its drop ends the presence.
+    /// Like [`Gates::drive_in_background`]. If the first commit stores that the asker is present,
+    /// the guard records this presence, and its drop ends the presence.
     pub(super) async fn drive(
         &self,
         session: TaskSession,
     ) -> Result<Option<GateDrive>, CommitError> {
         let Some(AskerPresence::PresentFor(lasts)) = session.own.asker else {
-            return self.engine.gates().drive_asked(session).await;
+            return self.engine.gates().drive_in_background(session).await;
         };
         // The driver may wait for a slot or for a server before its first commit. If the asker
         // leaves during this wait, the guard is dropped. Because of `Unknown`, the drop ends any
@@ -101,7 +102,7 @@ impl AskerGuard {
         // does not start. Only a row that says `Delivered` stays unchanged at the drop. The driver
         // of such a task does not wait: it has nothing to do, or hands the call over once more.
         let before = self.stored.lock().replace(StoredPresence::Unknown);
-        let driven = self.engine.gates().drive_asked(session).await;
+        let driven = self.engine.gates().drive_in_background(session).await;
         *self.stored.lock() = before;
         match &driven {
             Ok(Some(drive)) => self.record(lasts, Ok(drive.first_commit)),
@@ -253,8 +254,8 @@ impl Gates<'_> {
         }
     }
 
-    /// Commits `asker`, the new presence of the client that waits for the session's call, and the
-    /// session's idempotency key. The row's version fences the commit.
+    /// Commits `asker`, the new presence of the client that waits for the session's call. Also
+    /// stores the session's idempotency key, if there is one. The row's version fences the commit.
     pub(super) async fn commit_asker(
         self,
         session: &mut TaskSession,

@@ -111,7 +111,7 @@ impl Gates<'_> {
 
     /// Answers a call that the gate counts but does not store (`record: held`). The answer has a
     /// permit.
-    pub(super) async fn answer_counted(
+    pub(super) async fn answer_unstored_call(
         self,
         mut session: TaskSession,
         gate: &Gate,
@@ -195,8 +195,8 @@ impl GateProposal<'_> {
         // A call that waits for people, or that may run only once, gets a key by which later equal
         // proposals find it.
         let is_keyed = held || once || self.asks_for_credential(&state);
-        // A rejection of an equal call takes precedence over a standing decision. Other cautions do
-        // not apply to an allowed call that may be repeated.
+        // Every caution applies to a call that gets such a key. To any other call, only the
+        // rejection of an equal call applies, and only if a standing decision allows the call.
         let is_granted = state.grant().is_some();
         let applies = |caution: &Caution| {
             is_keyed || (is_granted && matches!(caution, Caution::Reject { .. }))

@@ -1,5 +1,5 @@
-//! Stores the outcome that an asker reports for a call that it has run. Invariant: no report is
-//! lost. A report that comes after the call was settled is journaled as a late result.
+//! Stores the outcome that an asker reports for a call that it has run. Invariant: no accepted
+//! report is lost. If the call was settled before, the report is journaled as a late result.
 
 use super::call::CallViewer;
 use super::{GateCall, GateRefusal, GateState, Gates, KEY_PATH};
@@ -106,7 +106,7 @@ impl Gates<'_> {
                 ReportEffect::Stores => {}
             }
             session.idempotency = key.map(|key| key.row(caller, &session, None));
-            let driven = self.drive_asked(session).await;
+            let driven = self.drive_in_background(session).await;
             let Some(drive) = unless_conflict(driven)?.flatten() else {
                 continue;
             };

@@ -1,4 +1,4 @@
-//! Finds out whether an earlier call of a tool may have run, so that no rule may allow a new `once`
+//! Finds out whether an earlier call of a tool may have run. If so, no rule may allow a new `once`
 //! call of the tool by the same user in the same session at a gate.
 
 use crate::engine::Engine;
@@ -13,9 +13,10 @@ const OUTCOME_IS_ASKED: &str =
     "An earlier call of this tool may have run, and a person is asked about its outcome.";
 
 impl Engine {
-    /// Returns the reason to hold a call of `tool` because of the calls `found`; `None` if none of
-    /// them is in doubt. The rows of the calls decide alone. The journal of an earlier call, which
-    /// may be unreadable, only says what is known of it.
+    /// Returns the reason to hold a call of `tool` because of the earlier calls `found`. Returns
+    /// `None` if the tool is not in quarantine and no found call has an unknown outcome. Only the
+    /// stored rows decide whether there is a reason. The journal of the call that caused the
+    /// quarantine only makes the text more specific, and may be unreadable.
     ///
     /// # Errors
     /// `Unavailable` when the database does not answer.
@@ -39,7 +40,7 @@ impl Engine {
     }
 
     /// Returns the reason to hold the stored call of `row`, a call of `tool` at a gate, before it
-    /// starts; `None` if no other call is in doubt.
+    /// starts. Returns `None` if no other call gives a reason (see `quarantine_reason`).
     ///
     /// # Errors
     /// `Unavailable` when the database does not answer; `Corrupt` if a row cannot be decoded.

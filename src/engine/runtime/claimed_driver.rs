@@ -44,7 +44,7 @@ impl ClaimedDriver {
             lone: Some(lone),
             ..self
         };
-        let mut drive = std::pin::pin!(driver.drive_again());
+        let mut drive = std::pin::pin!(driver.drive_after_takeover());
         tokio::select! {
             biased;
             () = &mut drive => return,
@@ -53,7 +53,8 @@ impl ClaimedDriver {
         // The drive has lasted for the duration of a lease. It may last minutes longer, because a
         // call of a model or a tool may be running. So from now on, this process drives other tasks
         // beside it. If the task's lease then expires before the task gets a new item, the lease
-        // still counts as fruitless, because `drive_again` has recorded that work has begun.
+        // still counts as fruitless, because `drive_after_takeover` has recorded that work has
+        // begun.
         other_tasks.admit();
         drive.await;
     }
@@ -74,7 +75,7 @@ impl ClaimedDriver {
     /// Drives a task whose previous lease expired. First records in the database that work on the
     /// task begins. With this record, the present lease counts as fruitless if it expires before
     /// the task gets a new item.
-    pub(super) async fn drive_again(self) {
+    pub(super) async fn drive_after_takeover(self) {
         let (engine, task) = (&self.engine, self.task);
         let begun = loop {
             match engine.store.set_begun(&engine.replica, task, true).await {

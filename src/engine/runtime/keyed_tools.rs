@@ -1,7 +1,8 @@
 //! Remembers whether earlier calls of a tool in a session of a gate have call keys (the keys by
-//! which equal calls are found). A proposed call that a rule allows, and that may be repeated, is
-//! compared with earlier calls only if its tool's server may ask people questions, and only if such
-//! a key is stored. So it usually costs no read.
+//! which equal calls are found). A proposed call that a rule allows, that may be repeated and that
+//! needs no credential is compared with earlier calls only in one case: the tool's server may ask
+//! people questions, and such a key is stored. Because of this memory, the check for a key usually
+//! costs no read.
 
 use std::collections::HashMap;
 use std::time::Duration;

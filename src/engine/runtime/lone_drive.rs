@@ -83,8 +83,9 @@ impl LoneDrives {
         *self.state.lock() == State::Free
     }
 
-    /// Whether a lone drive excludes other tasks. If so, each other driver of this process stops as
-    /// soon as it has stored an item of its task.
+    /// Whether a lone drive excludes other tasks. If so, no other driver of this process gets a
+    /// slot. A driver that already has a slot gives way before its next call of a model or a tool,
+    /// once it has stored an item of its task.
     pub(crate) fn excludes_others(&self) -> bool {
         *self.state.lock() == State::Active
     }

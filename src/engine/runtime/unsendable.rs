@@ -40,9 +40,9 @@ impl Engine {
     }
 }
 
-/// Returns how long another replica may still send a call that it started at `start`. `now` is a
-/// time after the commit of the start, so the result never exceeds the whole send window. Without
-/// this bound, the result would grow by the step if the database's clock was set back meanwhile.
+/// Returns how long another replica may still send a call that it started at `start`. `now` is
+/// after the commit of the start, so at most the whole send window is left. Without this bound on
+/// the result, a database clock that was set back meanwhile would make the wait longer.
 fn remaining_send_time(start: Time, now: Time) -> Duration {
     let whole = SEND_WINDOW + TIME_TO_WIRE;
     (start + whole).since(now).min(whole)

@@ -57,7 +57,8 @@ impl Worker<'_> {
         tokio::join!(self.claims(), self.closings(), self.renewals());
     }
 
-    /// Claims queued tasks whenever a task may be queued and a slot is free.
+    /// Claims tasks as soon as a slot is free: at each poll, and whenever a task may have been
+    /// queued.
     async fn claims(self) {
         let engine = self.engine;
         while !engine.stop.is_cancelled() {
@@ -169,9 +170,10 @@ impl Worker<'_> {
     }
 
     /// Claims tasks for the slot `first` and for every slot that is free. Each returned future
-    /// drives one task until the task waits, ends or belongs to another driver. Dropping a future
-    /// abandons the future's task, as a crash would. The last future may drive its task alone: it
-    /// first waits until all other drivers of this process have ended or given way.
+    /// drives one task until the task waits, ends, is queued again, or belongs to another driver.
+    /// Dropping a future abandons the future's task, as a crash would. The last future may drive
+    /// its task alone: it first waits until all other drivers of this process have ended or given
+    /// way.
     ///
     /// # Errors
     /// `Unavailable` when the database does not answer.
@@ -249,7 +251,9 @@ impl Worker<'_> {
                     drivers.extend(driver().map(|driver| with_slot(driver).drive().boxed()));
                 }
                 Drive::Takeover => {
-                    drivers.extend(driver().map(|driver| with_slot(driver).drive_again().boxed()));
+                    drivers.extend(
+                        driver().map(|driver| with_slot(driver).drive_after_takeover().boxed()),
+                    );
                 }
                 Drive::Alone if reading_kills_processes(fruitless) => {
                     drivers.extend(driver().map(|driver| driver.end_unread().boxed()));

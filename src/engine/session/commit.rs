@@ -32,8 +32,9 @@ impl Engine {
         let stopped = waited_for.then(|| session.stopped(&lease)).flatten();
         let change = session.change(ChangeId(self.ids.fresh()), &lease);
         let keyed_place = self.keyed_place(session);
-        // An equal proposal may come after the commit and before the second `forget`. The first one
-        // lets it read the new key, unless yet another proposal reads during the commit.
+        // An equal proposal may come after the commit and before the second `forget`. Because of
+        // the first `forget`, that proposal reads the database and finds the new key, unless
+        // another proposal has read the database during the commit.
         if let Some(place) = &keyed_place {
             self.keyed_tools.forget(place);
         }

@@ -144,10 +144,10 @@ async fn try_commit_failure(engine: &Engine, session: &mut TaskSession) -> Resul
     engine.commit(session, lease).await.map(|_| ())
 }
 
-/// Stores the pending results of a task whose tree cannot be decoded. `reload` has made late results
-/// of those whose commit would need the tree. The driver then stops. As after a claim, the failed
-/// read does not count as a takeover without progress, and the replica that claims the task next
-/// reads the tree again.
+/// Stores the pending results of a task whose tree cannot be decoded. The driver then stops. If the
+/// commit of a result would need the tree, `reload` has made the result a late result. As after a
+/// claim, the failed read does not count as a takeover without progress. The replica that claims
+/// the task next reads the tree again.
 async fn leave_damaged_tree(engine: &Engine, session: &mut TaskSession) -> Result<(), CommitError> {
     if session.has_pending_facts() {
         engine.commit(session, LeaseChange::Keep).await?;
@@ -158,10 +158,10 @@ async fn leave_damaged_tree(engine: &Engine, session: &mut TaskSession) -> Resul
     Ok(())
 }
 
-/// Loads the task again, and retries as long as the database does not answer. Returns `false`
-/// if the task is gone, if the service goes down first, or if the journal or the tree cannot be
-/// decoded. In the case of the journal, first calls `end_from_row` to end the task and to write the
-/// session's pending results as late results. In the case of the tree, first calls
+/// Loads the task again, and retries as long as the database does not answer. Returns `false` if
+/// the task is gone, if the service goes down first, or if the journal or the tree cannot be
+/// decoded. If the journal cannot be decoded, first calls `end_from_row`, which ends the task and
+/// writes the session's pending results as late results. If the tree cannot be decoded, first calls
 /// `leave_damaged_tree`.
 async fn reload_task(engine: &Engine, session: &mut TaskSession) -> bool {
     let task = session.task_id();

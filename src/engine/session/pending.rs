@@ -11,7 +11,7 @@ use crate::task::item::{CloseReason, Fact, Outcome, ToolResult};
 use crate::task::status::TaskStatus;
 use crate::task::text::without_nul;
 use crate::task::time::Time;
-use crate::tool::{LateSlot, ToolAnswer};
+use crate::tool::{LateAnswerCell, ToolAnswer};
 
 /// An attempt with an unknown outcome. If the attempt timed out and the tool's answer can still
 /// come, `answer` holds the future that waits for this answer.
@@ -21,7 +21,7 @@ pub(in crate::engine) struct LateAttempt {
     /// The time of the commit that recorded the attempt's start.
     pub started_at: Time,
     pub tool: String,
-    pub answer: LateSlot,
+    pub answer: LateAnswerCell,
 }
 
 impl TaskSession {
@@ -68,9 +68,10 @@ impl TaskSession {
         })
     }
 
-    /// After a reload, makes the model's answer pending again. If the journal has a new item since
-    /// the model was called, drops the answer instead, and retracts the deltas (parts of the
-    /// answer) that subscribers have received. A late result does not count as a new item.
+    /// After a reload, makes the model's answer pending again. Drops the answer instead if the
+    /// journal no longer begins with the items that the model was shown, or has an item after them.
+    /// A late result does not count as such an item. If the answer is dropped, retracts the deltas
+    /// (parts of the answer) that subscribers have received.
     pub(crate) fn restore_answer(&mut self, answer: Option<PendingAnswer>) {
         let follows = |answer: &PendingAnswer| {
             let (items, shown) = (&self.own.items, &answer.shown);
@@ -90,8 +91,8 @@ impl TaskSession {
 
     /// Whether a result still applies to its call. The result of an attempt that may have been sent
     /// always applies. The result of an attempt that was never sent (see `not_sent`) applies only
-    /// if the outcome of the call is unknown and no later attempt was started. An attempt after an
-    /// unanswered one has no such result (see `record_result`).
+    /// if the outcome of the call is unknown and no later attempt was started. Earlier attempts
+    /// need no check: if any of them may have taken effect, `record_result` records no result.
     fn still_applies(&self, result: &ToolResult) -> bool {
         let Some(attempt) = self.not_sent.get(&result.tool_call_id) else {
             return true;

@@ -36,8 +36,9 @@ impl Engine {
     ///
     /// # Errors
     /// - `Reloaded` when another commit came first and this driver still holds the task.
-    /// - `Lost` when this driver no longer holds the task. Also when the commit fails and a command
-    ///   (such as a message) waits for it; the reply to the command then has the reason.
+    /// - `Lost` when this driver cannot continue the task (see [`Stop::Lost`]). Also when the
+    ///   commit fails and a command (such as a message) waits for it; the reply to the command then
+    ///   has the reason.
     ///
     /// After a failed commit, the pending results of calls are kept in one of three ways:
     /// - If a command waits for the commit, the command has its own copy of its result.

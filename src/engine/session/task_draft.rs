@@ -127,9 +127,9 @@ impl TaskDraft {
     }
 
     /// Returns the presence of the asker that the next commit stores; `None` keeps the stored
-    /// presence. If the commit stores the result of a call with a presence (in the row or in
-    /// `asker`), returns `Delivered` if `asker` is `Delivered`. Otherwise, the asker does not have
-    /// the result yet, so the function returns `Absent`. For any other commit, returns `asker`.
+    /// presence. This is `asker`, with one exception: if the commit stores the result of a call
+    /// with a presence (in the row or in `asker`), and `asker` is not `Delivered`, returns
+    /// `Absent`. `Absent` then means that the asker does not have the result yet.
     pub(crate) fn asker_change(&self) -> Option<AskerPresence> {
         let is_keyed = self.asker.is_some() || self.row.asker_until.is_some();
         let settles = || {
@@ -224,9 +224,9 @@ impl TaskDraft {
 
     /// Pushes a result for each unfinished call that `which` selects. A call with a sub-agent gets
     /// its [`CallState::canceled_result`]. So does a call whose `canceled_result` has another
-    /// outcome than `Canceled`, for example `Unknown` for a call that may have run. A call whose
-    /// request has expired gets the result of the expiry, which is not written yet if the task
-    /// failed in the same commit. Every other call gets a result with `outcome` and `text`.
+    /// outcome than `Canceled`, for example `Unknown` for a call that may have run. A call that has
+    /// expired without a written result, for example because the task failed in the same commit,
+    /// gets the result of the expiry. Every other call gets a result with `outcome` and `text`.
     pub(crate) fn close_calls(
         &mut self,
         which: impl Fn(&CallState) -> bool,
@@ -348,9 +348,10 @@ impl TaskDraft {
         }
     }
 
-    /// Updates `row` as a commit at the time `at` does that stores the pending facts and the lease
-    /// change `lease`. `sums` are the increments of the counters. The fields `next_event`,
-    /// `takeovers` and `fruitless`, and the owner and the end of the lease, keep their values.
+    /// Updates `row` in the same way as a commit that stores the pending facts and the lease change
+    /// `lease` at the time `at`. `sums` are the increments of the counters. The fields
+    /// `next_event`, `takeovers` and `fruitless`, and the owner and the end of the lease, keep
+    /// their values.
     pub(crate) fn advance(&self, row: &mut TaskRow, lease: &LeaseChange, sums: Counters, at: Time) {
         if self.guard.is_some() {
             row.created_at = at;

@@ -9,7 +9,7 @@ use crate::http::wire::request::InterventionRequest;
 use crate::http::wire::task::WireTaskStatus;
 use crate::people::Caller;
 use crate::store::RequestRow;
-use crate::task::decision::Then;
+use crate::task::decision::Consequence;
 use crate::task::id::{CallId, TaskId};
 use crate::task::request_state::TimedDecision;
 use crate::task::status::TaskStatus;
@@ -86,9 +86,9 @@ async fn conflict_problem(
     Ok(Problem::new(word, detail).with("task_status", WireTaskStatus::from(status)))
 }
 
-/// Returns the problem for a message that the task has refused because it was paused. The task may
-/// have changed since the refusal, so the problem has the status that belongs to the open requests,
-/// not the status of the refusal.
+/// Returns the problem for a message that was refused because its task was paused. The task may
+/// have changed since the refusal. So the problem does not have the status of the refusal, but the
+/// status that was read together with the open requests.
 async fn paused_problem(http: &Http, caller: &Caller, task: TaskId) -> Result<Problem, Problem> {
     let row = access::task(http, caller, task).await?;
     let task = access::task_with_requests(http, caller, row).await?;
@@ -161,7 +161,7 @@ fn earlier_decision(row: &RequestRow, user: &UserId, call: Option<CallId>) -> Op
     let state = row.state();
     let whole = WireDecision::of_request(&state);
     let then = state.resolution().and_then(|resolution| resolution.then);
-    if then.is_some_and(|then| then != Then::Continue) {
+    if then.is_some_and(|then| then != Consequence::Continue) {
         return whole;
     }
     let shown = |(at, answer): &TimedDecision| WireDecision::of_answer(*at, answer);
@@ -254,7 +254,7 @@ mod tests {
         };
         assert_eq!(told(&row, "bob"), ("bob".into(), false), "their own");
         assert_eq!(told(&row, "dan"), ("eve".into(), true), "the request's");
-        row.answers[1].1.then = Some(Then::Cancel);
+        row.answers[1].1.then = Some(Consequence::Cancel);
         assert_eq!(told(&row, "bob"), ("eve".into(), true), "it canceled");
     }
 }

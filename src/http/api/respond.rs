@@ -35,8 +35,8 @@ pub(crate) enum SuccessStatus {
 /// as long as the client or the configuration asks, and then responds with the task.
 ///
 /// # Errors
-/// `unavailable` or `internal` if the task or its events cannot be read. The problem has the headers
-/// of a committed POST, such as `Location`.
+/// `not_found` if the task is gone; `unavailable` or `internal` if the task or its events cannot be
+/// read. The problem has the headers of a committed POST, such as `Location`.
 pub(crate) async fn respond(
     http: &Arc<Http>,
     mut posted: PostRequest,

@@ -1,6 +1,7 @@
 //! The paths of the operations, read from the table of operations. `edge/` compares the path of a
 //! request with these paths while the operation of the request is not known. The operation stays
-//! unknown for an unknown path, for an unknown method, and while the service starts.
+//! unknown for an unknown path or method. While the service starts, it stays unknown for every path
+//! but the health checks.
 
 use std::iter::successors;
 use std::sync::LazyLock;

@@ -2,11 +2,13 @@
 //! preflights, and adds the headers that operations share: request id, CORS, caching and security.
 //! The log line of a request omits path and query, because a path may contain a sealed link.
 //!
-//! The surface of the operation decides whether a problem is rendered as JSON or as a page. The
-//! response to a GET of a sealed link is always a page. If the database does not answer, a client
-//! that asks for an event stream gets a stream with status 200 that ends at once, so that a
-//! browser's `EventSource` reconnects. After any other status, an `EventSource` gives up (WHATWG
-//! HTML, "Server-sent events").
+//! A problem of an operation for programs is rendered as JSON. A problem of any other operation is
+//! rendered as a page if the client prefers HTML, otherwise as JSON. A problem after a GET of a
+//! sealed link is always a page.
+//!
+//! If the service is unavailable, a client that asks for an event stream gets a stream with status
+//! 200 that ends at once. A browser's `EventSource` then reconnects. After any other status, it
+//! would give up (WHATWG HTML, "Server-sent events").
 
 mod known_paths;
 mod problem_page;

@@ -61,10 +61,11 @@ fn sign_in_link(
     }
 }
 
-/// Returns the path of an intervention request's page, if the HTTP request was for this page or for
-/// a form on it. Also returns `None` after a problem that leaves open whether the reader may see
-/// the intervention request. If the form was from a page of another user, returns the path of the
-/// page with the form, on any page.
+/// Returns the path to which the page of a problem links back; `None` for a page without this link.
+/// If the HTTP request was for an intervention request's page, or for a form on it, the link leads
+/// to that page. After a problem that leaves open whether the reader may see the intervention
+/// request, there is no link. If the page with the form was shown to another user
+/// (`ShownToAnother`), the link leads to the page with the form, whichever page this is.
 fn back_path(context: &RequestContext, problem: &Problem, prefix: &str) -> Option<String> {
     let may_hide_request = matches!(
         problem.code,

@@ -20,8 +20,8 @@ use crate::task::id::TaskId;
 pub(crate) struct DeltaFilter {
     /// The `seq` of each task's last stored item, as far as this stream knows.
     stored: HashMap<TaskId, i64>,
-    /// For each task, the turn and the model call of the last delta that was sent. A task is
-    /// removed when the stream sends the model's complete answer or a reset.
+    /// For each task, the turn and the model call of the last delta that was sent. The model's
+    /// complete answer and a `Reset` delta remove the task.
     last_sent: HashMap<TaskId, (u32, Uuid)>,
     /// For each known task, whether the task is in the subtree that the stream sends.
     in_subtree: HashMap<TaskId, bool>,

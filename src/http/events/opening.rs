@@ -166,7 +166,7 @@ pub(crate) async fn open_after_commit(
 /// else `after` in the query, or else 0.
 ///
 /// # Errors
-/// `bad_request` for a malformed number; `invalid` for an unknown parameter.
+/// `bad_request` for a malformed or repeated number; `invalid` for an unknown parameter.
 pub(crate) fn start_position(headers: &HeaderMap, uri: &Uri) -> Result<i64, Problem> {
     let mut query = Query::from_uri(uri);
     let after = query.texts("after");

@@ -37,7 +37,8 @@ pub(crate) struct EventReader {
 
 impl EventReader {
     /// Creates a reader that begins after the event number `after`. `status` is the task's status,
-    /// read before the first events. `history_uncertain_until` is the store's value before that.
+    /// read before the first events. `history_uncertain_until` is the store's value, read before
+    /// `status`.
     #[must_use]
     pub(crate) fn new(
         part: Subtree,

@@ -41,8 +41,9 @@ impl JournalCache {
         Ok(row)
     }
 
-    /// Returns whether open requests still blocked the task right after the task's item `last`.
-    /// While the task is blocked, no answer to a request of the task takes effect.
+    /// Returns whether requests still blocked the task right after the task's item `last`
+    /// (`Progress::is_blocked`). While the task is blocked, no decision about its requests takes
+    /// effect.
     async fn is_blocked(
         &mut self,
         store: &Store,

@@ -195,8 +195,8 @@ async fn next(source: &mut impl EventSource) -> Option<String> {
 
 /// Calls [`EventSource::advance`]. If a check of the caller is due, makes the check first, and ends
 /// the stream if the caller may no longer read. If the client has taken so long for the last text
-/// that a comment is due, writes the comment and does not call `advance`, because
-/// [`OpenStream::wait`] would give up a read at once.
+/// that a comment is due, writes the comment and does not call `advance`: the deadline of
+/// [`OpenStream::wait`] has passed already, so a read would be given up at once.
 ///
 /// # Errors
 /// Fails with the error of `advance`. Also fails with `Unavailable` if the database does not answer

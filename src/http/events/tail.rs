@@ -257,11 +257,11 @@ impl Follower {
         self.tail.buffer.lock().last
     }
 
-    /// Returns the events after `seen`; an empty list if there are none. If `fresh` is true, an
-    /// empty list is always the result of a read that began after this call. Returns `None` if the
-    /// follower has not joined, if the tail has dropped events after `seen`, or if a read of the
-    /// tail fails during this call. After `None`, the stream has to read the rows itself and call
-    /// `join`.
+    /// Returns the next portion of the events after `seen`; an empty list if there are none. If
+    /// `fresh` is true, an empty list is always the result of a read that began after this call.
+    /// Returns `None` if the follower has not joined, if the tail has dropped events after `seen`,
+    /// or if a read of the tail fails during this call. After `None`, the stream has to read the
+    /// rows itself and call `join`.
     pub(super) async fn next(
         &mut self,
         http: &Arc<Http>,

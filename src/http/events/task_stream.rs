@@ -88,9 +88,10 @@ impl TaskStream {
         let already_waiting = self.waiting_deltas.len();
         let fresh = already_waiting > 0;
         let RenderedEvents { part, events, more } = self.next_events(fresh).await?;
-        // By now, every delta that was published before the events has arrived. Adds all arrived
-        // deltas to the waiting deltas. The `for` loop below sends a waiting delta between the last
-        // item in the prompt of its model call and the next event.
+        // By now, the deltas that this process published before the events have arrived. Adds the
+        // arrived deltas of the subtree to the waiting deltas, up to the maximum. The `for` loop
+        // below sends a waiting delta between the last item in the prompt of its model call and the
+        // next event.
         while let Some(delta) = self.listener.try_next_delta() {
             if self.is_in_part(delta.task_id).await?
                 && self.waiting_deltas.len() < MAX_WAITING_DELTAS

@@ -68,7 +68,8 @@ struct CheckedHttpRequest {
 /// minutes.
 ///
 /// # Errors
-/// Fails with a gRPC status if the request cannot be checked. Envoy then denies the request.
+/// Fails with a gRPC status if the request cannot be checked. Envoy then denies the request, if it
+/// is configured with `failure_mode_allow: false`.
 pub(super) async fn check(gateway: &Gateway, message: Bytes) -> Result<GrpcAnswer, GrpcStatus> {
     let mut checked = read(&message).map_err(|Malformed| GrpcStatus::malformed())?;
     drop(message);
@@ -135,9 +136,9 @@ fn protocol_revision(checked: &CheckedHttpRequest) -> Revision {
     revision.unwrap_or(Revision::June2025)
 }
 
-/// Returns the JSON-RPC message in the body of a POST. A request with a method that has no body is
-/// no call. Refuses upgrades, other HTTP methods, truncated bodies, and bodies that the headers
-/// declare as anything but plain UTF-8.
+/// Returns the JSON-RPC message in the body of a POST. A GET, HEAD, DELETE or OPTIONS request calls
+/// no tool, so its body is not read ([`JsonRpcMessage::Other`]). Refuses upgrades, other HTTP
+/// methods, truncated bodies, and bodies that the headers declare as anything but plain UTF-8.
 fn read_call(checked: &CheckedHttpRequest) -> Result<JsonRpcMessage, RefusalReason> {
     let header = |name: &str| checked.headers.iter().find(|(known, _)| known == name);
     // Envoy asks about no message that is sent after an upgrade, for example over a WebSocket.

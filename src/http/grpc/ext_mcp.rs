@@ -74,7 +74,8 @@ struct CheckedMcpMessage {
 /// minutes.
 ///
 /// # Errors
-/// Fails with a gRPC status if the request cannot be checked. agentgateway then denies the request.
+/// Fails with a gRPC status if the request cannot be checked. agentgateway then denies the request,
+/// if it is configured with `failClosed`.
 pub(super) async fn check_request(
     gateway: &Gateway,
     message: Bytes,
@@ -229,7 +230,8 @@ async fn begin_report(
         if let Some(report) = report {
             store(&gateway, report).await;
         }
-        // Until here, the memory that is reserved for the message covers the content.
+        // The reservation of the message's memory also covers the content, so it must last until
+        // the content is stored.
         drop(message);
     }))
 }
@@ -245,7 +247,8 @@ fn read_report(message: &[u8]) -> Result<Option<AttemptReport>, Malformed> {
     let result = checked.body.as_slice();
     let parsed = serde_json::from_slice::<ReportedResult>(result).ok();
     let failed = parsed.is_none_or(|result| result.is_error == Some(true));
-    // Four bytes more than are kept, so that no kept character is cut before it is decoded.
+    // Decodes up to four bytes more than are kept. A character that this cut splits then lies
+    // behind the kept part.
     let (beginning, _) = result.split_at(result.len().min(MAX_CONTENT_BYTES + 4));
     let mut content = String::from_utf8_lossy(beginning).into_owned();
     content.truncate(content.floor_char_boundary(MAX_CONTENT_BYTES));
@@ -261,8 +264,8 @@ fn read_report(message: &[u8]) -> Result<Option<AttemptReport>, Malformed> {
 }
 
 /// The member of a call's result that says whether the call has failed. The other members are not
-/// parsed into values, because those of a large result could take a multiple of its size. A result
-/// with an `isError` of another type, or with two, counts as failed.
+/// parsed into values, because the values of a large result could take several times its size. A
+/// result counts as failed if its `isError` has another type or is repeated.
 #[derive(Deserialize)]
 struct ReportedResult {
     #[serde(rename = "isError")]
@@ -286,7 +289,7 @@ async fn store(gateway: &Gateway, report: AttemptReport) {
     if row.tenant != gateway.key_caller.tenant || row.agent != gate.name {
         return;
     }
-    let caller = if gateway.key_caller.user_id.is(&row.user_id) {
+    let caller = if gateway.key_caller.user_id.is_same_person(&row.user_id) {
         Ok(gateway.key_caller.clone())
     } else {
         gateway.caller_for_user(Some(row.user_id.as_bytes()), None)

@@ -28,7 +28,7 @@ const STATUS_HEADER: HeaderName = HeaderName::from_static("grpc-status");
 const MESSAGE_HEADER: HeaderName = HeaderName::from_static("grpc-message");
 
 /// The gRPC status codes with which the service refuses a call. On any of these codes, a gateway
-/// denies the request that it asked about.
+/// that fails closed denies the request that it asked about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GrpcCode {
     PermissionDenied = 7,
@@ -132,8 +132,8 @@ fn compression_refused() -> GrpcStatus {
     GrpcStatus::new(GrpcCode::Unimplemented, "Messages may not be compressed.")
 }
 
-/// Returns the size in bytes that a body of one message has by its prefix; `None` if the prefix is
-/// not complete.
+/// Returns the size of the whole body in bytes, computed from the length in the prefix of its
+/// message; `None` if `body` does not yet have the whole prefix.
 pub(super) fn size_by_prefix(body: &[u8]) -> Option<usize> {
     let ([_, length @ ..], _) = body.split_first_chunk::<PREFIX_BYTES>()?;
     (u32::from_be_bytes(*length) as usize).checked_add(PREFIX_BYTES)

@@ -1,6 +1,7 @@
 //! Reads the JSON-RPC request that a gateway asks about. Refuses messages that two parsers could
 //! read differently: repeated members, member names that differ from a known name only in case,
-//! batches, and truncated bodies.
+//! batches, and truncated bodies. This module does not look into the arguments of a tool call. If a
+//! member is repeated there, the gate judges the call as invalid.
 
 use std::collections::BTreeMap;
 
@@ -42,13 +43,14 @@ pub(super) struct ToolCallParams {
     pub name: String,
     /// The JSON text of the arguments, byte for byte; `{}` if the request has none.
     pub arguments: String,
-    /// The JSON texts of the other members but `_meta`, without white space between tokens.
+    /// The JSON texts of all other members except `_meta`, by name, without white space between
+    /// tokens.
     pub others: BTreeMap<String, String>,
 }
 
 impl ToolCallParams {
-    /// Whether the call continues an earlier request. Neither the model nor its client can make
-    /// such a call again after its answer.
+    /// Whether the call continues an earlier request. Once such a call is answered, neither the
+    /// model nor its client can make the call again.
     pub(super) fn is_continuation(&self) -> bool {
         let mut members = [REQUEST_STATE, INPUT_RESPONSES].into_iter();
         members.any(|member| self.others.contains_key(member))

@@ -1,7 +1,8 @@
 //! The gRPC operations for gateways: Envoy's `ext_authz`, and agentgateway's guardrails for MCP. A
 //! gateway asks this service whether a call may pass. A call that passes runs behind the gateway,
-//! not in this service. Invariant: a gateway lets a request pass only if the service's answer
-//! permits the request. So if the service fails, no request passes.
+//! not in this service. Invariant: the service permits a request only by an explicit answer. So if
+//! the service fails, a gateway that fails closed (`failure_mode_allow: false`, `failClosed`) lets
+//! no request pass.
 
 mod envoy;
 mod ext_mcp;
@@ -52,9 +53,9 @@ const DEFAULT_WAIT: Duration = Duration::from_secs(8);
 const ANSWER_MARGIN: Duration = Duration::from_millis(500);
 /// The key that names the gate, in gRPC metadata and in Envoy's `context_extensions`.
 const GATE_KEY: &str = "holdpoint-gate";
-/// The header that this service adds to a call that passes. The value is the call's id, which all
-/// attempts at the call share. So the tool behind the gateway can use the value as an idempotency
-/// key.
+/// The header that this service adds to a call that passes. The value is the call's id, which
+/// equals the id of the call's task and is the same for all attempts at the call. So the tool
+/// behind the gateway can use the value as an idempotency key.
 const CALL_HEADER: &str = "holdpoint-call";
 /// The method of `ExtMcp` that reports the result of a call.
 const CHECK_RESPONSE: &str = "CheckResponse";
@@ -190,7 +191,8 @@ async fn read_message(
     frames::check_encoding(&parts.headers)?;
     let caller = Some(&gateway.key_caller);
     let body = read_body(&gateway.http, parts, body, caller, frames::size_by_prefix).await?;
-    // The message shares the buffer of `body`. With `body` dropped, a drop of the message frees it.
+    // The message shares the buffer of `body`. `body` is dropped here, so the buffer is freed as
+    // soon as the message is dropped.
     Ok(body.slice_ref(frames::single_message(&body, max_bytes)?))
 }
 
@@ -291,8 +293,8 @@ impl Gateway {
     /// # Errors
     /// `PermissionDenied` if the request repeats one of these headers or names groups without a
     /// user, if the key may not act for the user, or if a header is malformed. Envoy joins repeated
-    /// headers by commas: two users are then a malformed header, but the groups of two headers are
-    /// the groups of one list.
+    /// headers by commas. Two headers with users are then one malformed header, but two headers
+    /// with groups are one valid list of groups.
     fn caller(&self, gate: &OpenGate, headers: &CheckedHeaders) -> Result<Caller, GrpcStatus> {
         let Some(user_header) = &gate.ext_authz.user_header else {
             return Ok(self.key_caller.clone());
@@ -396,8 +398,9 @@ impl Gateway {
         self.started + self.timeout.map_or(DEFAULT_WAIT, margin)
     }
 
-    /// Returns the time at which this service must have the answer to a report. It is later than
-    /// [`Gateway::answer_by`] if the deadline is short, so that there is time to read the report.
+    /// Returns the time at which this service must have the answer to a report. It is
+    /// [`Gateway::answer_by`], unless the client's timeout is under 1 s. It is then half of the
+    /// timeout, which leaves time to read the report.
     fn answer_report_by(&self) -> Instant {
         let half = self.timeout.unwrap_or_default() / 2;
         self.answer_by().max(self.started + half)

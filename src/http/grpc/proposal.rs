@@ -1,7 +1,8 @@
 //! Builds the proposal of a call that a gateway asks about. An approval covers only a call with the
 //! same place (for Envoy, the host and the path), the same tool and arguments, and the same other
-//! members. Another server could take the same arguments for another effect, and other answers to
-//! an upstream's questions are input that the approvers have not seen.
+//! members. On another server, the same arguments could have another effect. With other members,
+//! such as other answers to an upstream's questions, the call would have input that the approvers
+//! have not seen.
 
 use std::time::Duration;
 

@@ -5,8 +5,8 @@ use serde_json::{Map, Value, json};
 
 use super::put;
 
-/// Returns the links by operation. Each operation has the statuses of the responses with its links,
-/// and for each target operation the parameters with the runtime expressions of their values.
+/// Returns the links by operation. `statuses` lists the responses that have the links. `links` maps
+/// each target operation to its parameters, with the runtime expressions of their values.
 fn links() -> Value {
     let task = json!({ "task_id": "$response.body#/task_id" });
     let request = json!({ "request_id": "$response.body#/pending/0/request_id" });

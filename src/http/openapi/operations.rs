@@ -84,8 +84,8 @@ pub(super) fn complete(operation: &mut Map<String, Value>, op: &Op) {
     };
     add_problems(responses, op);
     if op.id == mcp::OP.id {
-        // A JSON-RPC error has the status 200 and the headers of its problem. No message is answered
-        // with `Preference-Applied`.
+        // A problem that is sent as a JSON-RPC error has the status 200 and keeps its header
+        // `Retry-After`. No response of this operation has `Preference-Applied`.
         put_retry_after(responses.entry("200").or_insert(Value::Null));
     } else {
         response_headers(responses, op, takes_prefer);
@@ -136,9 +136,10 @@ fn add_problems(responses: &mut Map<String, Value>, op: &Op) {
 }
 
 /// Adds the headers of a success: `Preference-Applied` if the operation takes `Prefer`
-/// (`takes_prefer`), and `Idempotency-Replayed` if the operation stores the `Idempotency-Key`. A
-/// form is answered with a redirect, which has the second header, too. A problem of `api/respond.rs`
-/// follows the commit of the POST, and therefore has the headers of this commit.
+/// (`takes_prefer`), and `Idempotency-Replayed` if the operation stores the `Idempotency-Key`. The
+/// redirect after a form also has `Idempotency-Replayed`. A problem of `api/respond.rs` follows the
+/// commit of the POST. It therefore has `Idempotency-Replayed`, and `Location` if the POST created
+/// a task.
 fn response_headers(responses: &mut Map<String, Value>, op: &Op, takes_prefer: bool) {
     // Only an operation that stores the `Idempotency-Key` can notice that a key was used before.
     let mut problems = op.problems.into_iter().flatten();

@@ -43,8 +43,9 @@ pub(super) fn describe(document: &mut Value) {
     put(document, &["webhooks", "message", "post"], post);
 }
 
-/// Adds the union of the kinds of `data` in a message, and the components of a reminder in full.
-/// Such a reminder has the data of the event that opened the request, under a name of its own.
+/// Adds the union of the kinds of `data` in a message, and the components of a reminder with
+/// `payload: full`. Such a reminder has the data of the event that opened the request, but the type
+/// of the reminder as the name of the event.
 pub(super) fn add(schemas: &mut Map<String, Value>) {
     let reminder = schemas.get("InterventionRequestedEvent").cloned();
     let mut reminder = reminder.unwrap_or_default();

@@ -1,7 +1,7 @@
-// Follows the task on the open page of a request or a task, after `times.js`. An event of the stream
-// makes the script load the page of the task again, whose new entries it moves into the log, so the
-// words of the log are the server's. Each page is complete without this script. Texts of the stream
-// are inserted as text nodes, never as markup. Codes replace hidden characters.
+// Follows the task on the open page of a request or a task, after `times.js`. On an event, the
+// script loads the page of the task again and moves the new entries from there into the log. So the
+// server writes the text of every entry. Each page is complete without this script. Texts of the
+// stream are inserted as text nodes, never as markup. Codes replace hidden characters.
 "use strict";
 
 (() => {
@@ -59,7 +59,7 @@
   // --- Deltas of models --------------------------------------------------------------------------
 
   // Maps the id of a task to its unfinished answer: the turn, the box on the page, and for each
-  // text the number of characters received.
+  // text its element and the number of characters received.
   const drafts = new Map();
 
   const removeDraft = (task) => {
@@ -67,7 +67,7 @@
     drafts.delete(task);
   };
 
-  // The boxes of ended answers, which stay until the log has the entries of these answers.
+  // The boxes of ended answers. A box stays until the log has the entry of its answer.
   const endedBoxes = [];
 
   const endDraft = (task) => {
@@ -113,8 +113,8 @@
 
   // --- The loaded pages --------------------------------------------------------------------------
 
-  // Moves the entries of a loaded page of the task to the end of the log. Then hides the stored
-  // history of a request.
+  // Moves the entries of a loaded page of the task to the end of the log, and removes the oldest
+  // entries of a long log. Then hides the stored history of a request.
   const addEntries = (loaded) => {
     const added = loaded.getElementById("live-log");
     log.dataset.after = added.dataset.after;
@@ -128,9 +128,9 @@
     if (part("past")) part("past").hidden = true;
   };
 
-  // Copies the open questions from a loaded page of the task. The page of a request lists the other
-  // requests alone, below a heading of its own. If the link of a question had the focus, the new
-  // link gets the focus.
+  // Copies the open questions from a loaded page of the task. The page of a request has its own
+  // heading above them, and leaves out the question that it shows itself. If the link of a question
+  // had the focus, the new link gets the focus.
   const takeOverQuestions = (loaded) => {
     const [shown, fresh] = [part("task-questions"), loaded.getElementById("task-questions")];
     if (request) {
@@ -144,8 +144,8 @@
     if (focused) [...shown.querySelectorAll("a")].find((link) => link.href === focused)?.focus();
   };
 
-  // Copies the headline and the title. Removes the form that cancels the task if the task has ended;
-  // otherwise the form stays as the reader left it.
+  // Copies the headline and the title. Removes the form that cancels the task if the loaded page
+  // has no such form. Otherwise the form stays as the reader left it.
   const takeOverHeadline = (loaded) => {
     const [shown, fresh] = [part("headline"), loaded?.getElementById("headline")];
     if (!fresh || !shown) return;
@@ -170,9 +170,9 @@
   let needsRefresh = false;
   let failures = 0;
 
-  // Loads the page of the task with the entries that the log lacks, and the page of the request if
-  // its headline may have changed: an open request without a new answer has none. An event that
-  // arrives during a load causes another load.
+  // Loads the page of the task with the entries that the log lacks. Also loads the page of the
+  // request, unless the request is open without a new answer: then it still has no headline. An
+  // event that arrives during a load causes another load.
   const refresh = async () => {
     needsRefresh = isRefreshing;
     if (isRefreshing) return;

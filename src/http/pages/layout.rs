@@ -136,8 +136,8 @@ pub(crate) fn problem_page(
     )
 }
 
-/// Returns the text of the link that leads back. If a form was from a page of another user, the link
-/// loads this page for the user who is signed in now.
+/// Returns the text of the link that leads back. If the form was from a page of another user, the
+/// link loads that page again, for the user who is signed in now.
 fn back_text(words: &Translations, problem: &Problem) -> &'static str {
     if problem.detail == Detail::Coded(DetailCode::ShownToAnother) {
         words.live_reload

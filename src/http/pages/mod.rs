@@ -24,8 +24,8 @@ use super::server::problem::Problem;
 use crate::store::ReadError;
 use crate::task::decision::Decision;
 
-/// Returns the data that was read; `None` if the stored data is corrupt, so that a page can leave
-/// the data out.
+/// Returns the data that was read, or `None` if the stored data is corrupt. A page then leaves the
+/// data out.
 fn unless_corrupt<T>(read: Result<T, ReadError>) -> Result<Option<T>, Problem> {
     match read {
         Ok(data) => Ok(Some(data)),
@@ -34,8 +34,8 @@ fn unless_corrupt<T>(read: Result<T, ReadError>) -> Result<Option<T>, Problem> {
     }
 }
 
-/// Returns the person's reasons for an answer: the reason for the whole answer, or the reasons for
-/// its calls, each once. A form that names a call stores its reason with the call.
+/// Returns the reason for a whole answer or, without it, the reasons for the answer's calls, each
+/// once. A form that names a call stores the person's reason with the call.
 fn reasons(answer: &Decision) -> Vec<&str> {
     if let Some(reason) = answer.reason.as_deref() {
         return vec![reason];

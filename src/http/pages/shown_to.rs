@@ -24,7 +24,7 @@ pub(super) fn field(caller: &Caller) -> Markup {
 /// `forbidden` if the form names another user.
 pub(super) fn check(bytes: &[u8], user: &UserId) -> Result<(), Problem> {
     let mut fields = url::form_urlencoded::parse(bytes);
-    if fields.any(|(name, value)| name == FIELD && !user.is(&value)) {
+    if fields.any(|(name, value)| name == FIELD && !user.is_same_person(&value)) {
         return Err(Problem::forbidden(DetailCode::ShownToAnother));
     }
     Ok(())

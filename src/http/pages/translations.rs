@@ -1,6 +1,6 @@
 //! The texts of the pages in all languages. Each entry has a text in every language, so a missing
-//! translation does not compile. Texts of certain pages are in `request/texts.rs` and
-//! `site_texts.rs`; the texts of errors are in `error_texts.rs`.
+//! translation does not compile. Texts of certain pages are in `request/texts.rs`,
+//! `sign_in/texts.rs` and `site_texts.rs`; the texts of errors are in `error_texts.rs`.
 //!
 //! [`fill`] replaces `{name}` in a text by a value.
 
@@ -105,6 +105,7 @@ texts! {
     count_withdrawn: "{count} withdrawn", "{count} 个已撤回";
     count_canceled: "{count} canceled", "{count} 个已取消";
     count_abandoned: "{count} not started before the task failed", "{count} 个在任务失败前未开始";
+    // The facts about a request, and punctuation.
     kind: "Kind", "类型";
     who_may_decide: "Who may decide", "谁可以决定";
     asked_at: "Asked", "提出时间";
@@ -193,7 +194,7 @@ texts! {
     given_result: "Result", "所提供的结果";
     given_response: "Answer", "所填写的内容";
     sealed_value: "(kept sealed)", "（已密封保存）";
-    // The forms.
+    // The forms, and the reasons why a person cannot answer.
     your_answer: "Your answer", "您的答复";
     nothing_here: "Nothing to decide here.", "此处没有需要您决定的事项。";
     is_decided: "This request is decided.", "此请求已有决定。";
@@ -290,6 +291,7 @@ texts! {
     has_respond: "answered", "答复";
     has_retry: "let it run again", "允许再次执行";
     has_mixed: "decided", "作出决定";
+    // The entries of timelines.
     event_created: "Started.", "开始。";
     event_paused: "Waits for a person.", "等待人工处理。";
     event_resumed: "Continues.", "继续进行。";

@@ -42,8 +42,8 @@ const BODY_TIMEOUT: Duration = Duration::from_mins(1);
 /// clients give up after 30 seconds without progress.
 const MEMORY_TIMEOUT: Duration = Duration::from_secs(20);
 const FORM_TYPE: &str = "application/x-www-form-urlencoded";
-/// The maximum size in bytes of a body that is parsed on the threads of the async runtime. A larger
-/// body is parsed on a blocking thread.
+/// The maximum size in bytes of a body that is parsed on the threads of the async runtime. For a
+/// larger body, memory is reserved (`budget.rs`), and the body is parsed on a blocking thread.
 const MAX_INLINE_SIZE: usize = 64 * 1024;
 /// The maximum number of large bodies that are parsed at the same time. The limit bounds memory,
 /// because parsing one body may build 100,000 JSON values (`json::MAX_VALUES`).
@@ -152,12 +152,12 @@ impl AsRef<[u8]> for LargeBody {
     }
 }
 
-/// Reads the body of a request within `BODY_TIMEOUT`. If the body has more than `MAX_INLINE_SIZE`
+/// Reads the body of a request within `BODY_TIMEOUT`. For a body of more than `MAX_INLINE_SIZE`
 /// bytes, the function waits until memory is free for `caller`, and the timeout begins anew after
 /// this wait. With a `Content-Length`, the wait comes before the first byte is read. Without this
-/// header, the wait comes as soon as the bytes that have arrived exceed `MAX_INLINE_SIZE`, and
-/// `size_in` may read the size of the body from them. If the size is unknown (`None`), the wait is
-/// for as much memory as the largest body of the operation takes.
+/// header, the wait comes once more than `MAX_INLINE_SIZE` bytes have arrived. `size_in` then reads
+/// the size of the whole body from these bytes, and a body beyond this size is too large. If
+/// `size_in` returns `None`, memory is reserved for the largest body of the operation.
 ///
 /// # Errors
 /// `bad_request` if the body is too slow or incomplete; `too_large` if the body exceeds the limit;

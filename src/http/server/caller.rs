@@ -1,5 +1,5 @@
 //! The caller of an HTTP request. The guard (see `guard.rs`) sets the caller, and the operation
-//! reads the caller. The functions of this module turn a missing right into a problem.
+//! reads the caller. The functions `must_…` turn a missing right into a problem.
 
 use axum::extract::FromRequestParts;
 use http::request::Parts;

@@ -16,12 +16,12 @@ const PER_DATABASE_CONNECTION: u64 = 3;
 /// calls, and one for the connection to a model.
 const PER_RUNNING_TASK: u64 = 9;
 /// Like `PER_RUNNING_TASK`, if there are shell tools. A call of a shell tool needs three
-/// descriptors: two pipes to the guard process, and the handle of this process (a pidfd).
+/// descriptors: two pipes to its guard process, and a handle (pidfd) of that process.
 const PER_RUNNING_TASK_WITH_SHELL: u64 = 25;
 /// The minimum number of client connections that a service needs.
 const MIN_CONNECTIONS: u64 = 16;
-/// The number of client connections that come before the larger reserve of shell tools. A limit of
-/// 1,024 descriptors, which is usual, is smaller than that reserve.
+/// The number of client connections that take precedence over the larger reserve of shell tools.
+/// With the default settings, this reserve alone exceeds the usual limit of 1,024 descriptors.
 const CONNECTIONS_BEFORE_SHELL: u64 = 128;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,12 +45,12 @@ pub(crate) struct TooFewDescriptors {
 impl DescriptorBudget {
     /// Reserves descriptors for this process, for `database` database connections and for `running`
     /// running tasks. `has_shell` says whether there are shell tools. Client connections get the
-    /// rest of `limit`, at most `wanted` descriptors. Up to `CONNECTIONS_BEFORE_SHELL`
-    /// connections come before the larger reserve of shell tools.
+    /// rest of `limit`, at most `wanted` descriptors. Up to `CONNECTIONS_BEFORE_SHELL` connections
+    /// take precedence over the larger reserve of shell tools.
     ///
     /// # Errors
-    /// Fails with [`TooFewDescriptors`] if the rest, without the larger reserve of shell tools, is
-    /// too small for `wanted` connections, and also too small for `MIN_CONNECTIONS` connections.
+    /// Fails with [`TooFewDescriptors`] if the reserve without shell tools leaves fewer than
+    /// `MIN_CONNECTIONS` connections, and also fewer than `wanted`.
     pub(crate) fn new(
         limit: u64,
         wanted: u32,

@@ -2,7 +2,7 @@
 //! whole connection, the client sets a window: the number of bytes that the server may send. While
 //! a window is 0, no write is pending, so the timeout of `write_timeout.rs` does not end the
 //! connection. [`WatchedBody`] records when hyper takes a frame of a response. hyper asks for the
-//! next frame only once the window lets the first byte of this frame through.
+//! next frame only once the window lets the first byte of the taken frame through.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -35,7 +35,7 @@ pub(super) struct HeldFrames {
 #[derive(Default)]
 struct Table {
     last_key: u64,
-    /// For each response that is not sent completely: the frame that hyper may hold.
+    /// For each response, until hyper drops its body: the frame that hyper may hold.
     responses: BTreeMap<u64, Option<HeldFrame>>,
     /// The uptime at which hyper last dropped a body.
     last_drop: Option<Duration>,
@@ -62,10 +62,10 @@ impl HeldFrames {
         self.begun.notified().await;
     }
 
-    /// Returns the tokens of the requests of which hyper has held a frame for [`WRITE_TIMEOUT`],
-    /// and whether there is at least one, and the connection has no other response. A response
-    /// counts for [`WRITE_TIMEOUT`] after hyper drops its body, because the rest of its last frame
-    /// may still wait for the window.
+    /// Returns the tokens of the requests for which hyper has held a frame of the response for
+    /// [`WRITE_TIMEOUT`]. The flag is true if there is such a request and the connection has no
+    /// other response. After hyper drops a body, its response counts as another response for
+    /// [`WRITE_TIMEOUT`], because the rest of the last frame may still wait for the window.
     pub(super) fn timed_out(&self) -> (Vec<CancellationToken>, bool) {
         let now = self.clock.uptime();
         let table = self.table.lock();

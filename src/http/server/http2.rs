@@ -168,10 +168,10 @@ pub(super) async fn serve<I, S, F>(
     stop.run_until_cancelled(driven).await;
 }
 
-/// Ends the connection if a phase in which it serves no request lasts longer than `phase_timeout`.
+/// Ends the connection if it serves no request and its phase lasts longer than `phase_timeout`.
 /// Ends a request if the client takes nothing of its response for `WRITE_TIMEOUT` (see
-/// [`HeldFrames`]). If the connection has no other response, ends the connection, too. The other
-/// requests of a proxy's connection go on, because they may be those of other users.
+/// [`HeldFrames`]). If the connection has no other response, ends the connection, too. Otherwise
+/// the other requests go on: on a proxy's connection, they may be those of other users.
 ///
 /// The watchdog is a separate Tokio task, because a client's frames may keep the connection's own
 /// task too busy to notice the timeout.

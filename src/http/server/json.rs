@@ -29,8 +29,8 @@ const NUMBER_OUT_OF_RANGE: &str = "number out of range";
 /// repeats the content of the text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum JsonError {
-    /// The text is not JSON, is nested too deeply, or repeats a member. The string describes the
-    /// mistake for people.
+    /// The text is not JSON, is nested too deeply, repeats a member, or has more members than
+    /// [`parse_except`] allows. The string describes the mistake for people.
     Invalid(String),
     TooManyValues,
 }

@@ -38,7 +38,7 @@ wire_enum! {
 wire_enum! {
     /// The consequence of a rejection: `continue` (the model is told and goes on), `cancel` (the
     /// task that asked is canceled) or `cancel_root` (the root of the tree is canceled).
-    ThenAction as ThenAction from decision::Then, "snake_case" { Continue, Cancel, CancelRoot }
+    ThenAction as ThenAction from decision::Consequence, "snake_case" { Continue, Cancel, CancelRoot }
 }
 
 /// A human's answer to a request; stored once, never changed.
@@ -321,8 +321,7 @@ mod tests {
         }
     }
 
-    /// The result and the effect of a rejection stand in the answers to the calls or in the whole
-    /// answer, depending on the way of answering.
+    /// An answer may hold a result for each call, but holds one `then` for all its rejections.
     #[test]
     fn decision_of_a_call_shows_the_result_and_the_effect_of_this_call_alone() {
         let asked = sample::several(2).spec;
@@ -330,7 +329,7 @@ mod tests {
             [0, 1].map(|index: usize| asked.pending_tool_calls[index].tool_call_id);
         let (at, mut answer) =
             sample::answer("bob", Action::Reject, &[first, second], true).unwrap();
-        answer.then = Some(decision::Then::Continue);
+        answer.then = Some(decision::Consequence::Continue);
         let answer_to_first = answer.decisions.get_mut(&first).unwrap();
         answer_to_first.action = Action::Respond;
         answer_to_first.result_text = Some("\"by hand\"".to_owned());

@@ -1,7 +1,7 @@
 //! The objects of the API, which are also the components of the OpenAPI document. This module
-//! converts the types of `task/` to these objects. As an exception, `app/cards.rs` converts the
-//! tools of an agent. Each conversion names the members that it publishes, so internal data, such
-//! as leases and the provider's raw turn, cannot leak.
+//! converts the types of `task/`, `store/` and `engine/` to these objects. As an exception,
+//! `app/cards.rs` converts the agents and their tools. Each conversion names the members that it
+//! publishes, so internal data, such as leases and the provider's raw turn, cannot leak.
 //!
 //! A member without a value is `null`, except for a few members of problems, events and webhooks:
 //! without a value, such a member is left out.

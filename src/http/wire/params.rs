@@ -119,8 +119,8 @@ pub(crate) struct McpHeaders {
         pattern = "^[A-Za-z0-9._:-]+$"
     )]
     session: Option<String>,
-    /// `wait=N` lets a held call wait up to N seconds (300 at most) for its decision;
-    /// `respond-async` does not wait.
+    /// `wait=N` lets a held call wait up to N seconds for its decision (300 at most; in a browser's
+    /// session, 60 at most); `respond-async` does not wait.
     #[param(rename = "Prefer")]
     prefer: Option<String>,
 }

@@ -14,7 +14,8 @@ impl RawJson {
         Self(RawValue::from_string(text.to_owned()).unwrap_or_else(|_| null()))
     }
 
-    /// Keeps the text of a JSON object. A text that does not begin with `{` becomes `{}`.
+    /// Keeps the text of a JSON object. A text that does not begin with `{` becomes `{}`. A text
+    /// that begins with `{` but is not JSON becomes null.
     #[must_use]
     pub(crate) fn object(text: &str) -> Self {
         let text = if text.starts_with('{') { text } else { "{}" };

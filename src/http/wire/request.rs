@@ -126,7 +126,8 @@ pub(crate) struct RequestedCall {
     /// The destination: the whole address with the arguments filled in, without credentials and
     /// query.
     pub target: String,
-    /// The call in one line: the tool's `summary` template with the arguments filled in.
+    /// The call in one line: the tool's `summary` template with the arguments filled in. Without a
+    /// template, the tool's name.
     pub summary: String,
     /// Warnings to the approver about the call.
     pub warnings: Vec<CallWarning>,

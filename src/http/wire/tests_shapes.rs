@@ -10,7 +10,7 @@ use super::request::InterventionRequest;
 use crate::http::openapi::event_schema::EVENT_COMPONENTS;
 use crate::http::openapi::{self, sample};
 use crate::store::Event;
-use crate::task::decision::{Action, CallAnswer, Decision, Door, Then};
+use crate::task::decision::{Action, CallAnswer, Consequence, Decision, Door};
 use crate::task::failure::Failure;
 use crate::task::id::{CallId, ChangeId, RequestId, TaskId};
 use crate::task::item::{
@@ -74,7 +74,7 @@ fn decision() -> Decision {
         by: "bob".into(),
         via: Some("web".into()),
         reason: Some("no".into()),
-        then: Some(Then::Continue),
+        then: Some(Consequence::Continue),
         response: None,
         result_text: None,
         groups: vec!["private".into()],

@@ -3,6 +3,7 @@
 //! of the server's tools before the next call is prepared.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -52,8 +53,9 @@ impl Stdio {
     /// After a timeout, checks with a request that has no effect whether the child still answers.
     /// If it does not answer in time, ends the child process. After the timeout of a call, first
     /// cancels its request `call_id` at the server, and waits for at most `TimeLimits::alive`.
-    /// After a late list of tools (`call_id` is `None`), waits as long as for a start: a server may
-    /// be slow to make its first list, and may read nothing else meanwhile. Does all this in the
+    /// After a late list of tools (`call_id` is `None`), waits for at most
+    /// `TimeLimits::after_list`. If the call's message was not written completely, the child's
+    /// input is closed, and the check only waits for the end of the child. Does all this in the
     /// background, so that the outcome of the call does not wait for the server.
     pub(super) fn check(&self, session: Session, call_id: Option<&str>) {
         let cancel = call_id.map(|id| {
@@ -69,7 +71,7 @@ impl Stdio {
             "ping"
         };
         let (server, id) = (self.name.clone(), self.fresh_id(method));
-        let within = call_id.map_or(self.limits.start, |_| self.limits.alive);
+        let within = call_id.map_or(self.limits.after_list, |_| self.limits.alive);
         spawn_background(self.checks.track_future(async move {
             let until = Instant::now() + within;
             if let Some(cancel) = cancel {
@@ -79,8 +81,10 @@ impl Stdio {
             let Err(why) = session.ask(&request, until - Instant::now()).await else {
                 return;
             };
-            // A child that has ended by itself, or with the service, is not logged.
-            if why == NO_ANSWER_IN_TIME || why == BUSY {
+            // A child that has ended by itself, or with the service, is not logged. Several checks
+            // of a child that hangs log one line.
+            let is_silent = why == NO_ANSWER_IN_TIME || why == BUSY;
+            if is_silent && !session.child.was_silent.swap(true, Ordering::Relaxed) {
                 tracing::warn!(server, why, "an MCP server did not answer and was ended");
             }
             session.child.end().await;

@@ -78,6 +78,7 @@ impl Served {
             // would be sent again.
             probe: LONG,
             alive: LONG,
+            after_list: LONG,
             pause: Duration::ZERO,
         };
         Self {

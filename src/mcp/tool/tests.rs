@@ -15,7 +15,7 @@ use crate::secret::Secret;
 use crate::task::elicitation::Resume;
 use crate::task::id::CallId;
 use crate::task::tool_spec::{Effect, ToolKind};
-use crate::tool::{AttemptPermit, LateSlot, RawSlot};
+use crate::tool::{AttemptPermit, LateAnswerCell, RawResultCell};
 
 const REVIEWED: &str = "x";
 
@@ -108,8 +108,8 @@ fn invocation() -> Invocation {
         permit: AttemptPermit::permitted_while(|| true),
         credentials: of("alice"),
         resume: None,
-        late: LateSlot::default(),
-        raw: RawSlot::default(),
+        late: LateAnswerCell::default(),
+        raw: RawResultCell::default(),
     }
 }
 

@@ -21,8 +21,8 @@ use crate::task::text::{InvalidEscape, replace_escapes};
 pub(in crate::model) struct MessageStreamReader {
     cleaner: Cleaner,
     message: ReceivedMessage,
-    /// The blocks that have not ended: maps the index that the endpoint gave to a block to the
-    /// block's position in `blocks`.
+    /// The blocks that have not ended. Maps the `index` of each block in the endpoint's events to
+    /// the block's position in `blocks`.
     open_blocks: BTreeMap<u64, usize>,
     /// The blocks in the order in which they began.
     blocks: Vec<PartialBlock>,

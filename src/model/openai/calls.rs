@@ -20,10 +20,10 @@ use crate::model::protocol::PieceEmitter;
 /// texts.
 const CALL_OVERHEAD_BYTES: usize = 1024;
 
-/// A call's name is held back if it ends with a beginning of a secret that has at least this many
-/// bytes, because the next fragment may complete the secret. The name is emitted when the call's
-/// arguments or the end of the answer arrive: the name is then complete. The number is half of the
-/// minimum length of a redacted secret.
+/// A call's name is held back if its last bytes, at least this many, are the beginning of a secret,
+/// because the next fragment may complete the secret. The name is emitted when the call's arguments
+/// or the end of the answer arrive: the name is then complete. The number is half of the minimum
+/// length of a redacted secret.
 const MIN_SECRET_PREFIX_BYTES: usize = 4;
 
 /// The calls received so far. The calls are ordered by index; calls with the same index are ordered

@@ -1,5 +1,5 @@
-//! Parses one chunk of a streamed answer. An answer has hundreds of chunks, and each repeats the id,
-//! the model and the time. So only the members that are read become values.
+//! Parses one chunk of a streamed answer. An answer has hundreds of chunks, and each repeats the
+//! id, the model and the time. So only the members that are read become values.
 
 use std::fmt;
 

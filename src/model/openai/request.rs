@@ -72,9 +72,11 @@ fn function_definition(tool: &OfferedTool) -> Value {
 /// name of the tool, and the arguments. `raw` is the provider's own JSON of the turn:
 ///
 /// - If `raw` is a message of this protocol, it is sent back. [`correct_call`] replaces the parts
-///   that an endpoint would refuse.
+///   that an endpoint would refuse. A `function_call`, which old endpoints send, becomes an element
+///   of `tool_calls`.
 /// - If `raw` is null, the message is built from `text` and `calls`, with their stored ids. A turn
-///   of this protocol has no `raw` if its message can be rebuilt (see [`is_derivable`]).
+///   of this protocol has no `raw` if its message can be rebuilt (see [`is_derivable`]). A turn of
+///   any protocol has none if its JSON was nested too deeply to be stored.
 /// - Any other `raw` came through another protocol, because the agent's model has changed. The
 ///   message is built from `text` and `calls`, with corrected ids.
 fn assistant_message(
@@ -89,7 +91,7 @@ fn assistant_message(
         .cloned();
     let stored_ids = calls.iter().map(|(id, ..)| id.as_str());
     if own.is_some() || raw.is_null() {
-        ids.start_own_turn(stored_ids);
+        ids.start_turn_with_stored_ids(stored_ids);
     } else {
         ids.start_turn(stored_ids);
     }

@@ -11,8 +11,9 @@ use crate::model::clean::Cleaner;
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ResponseItem {
-    /// The JSON text of the item. If the endpoint sent the item, the text is exactly as received.
-    /// If this service built the item, the text is written from `members`.
+    /// The JSON text of the item. If the endpoint sent the item, the text is as received, except
+    /// that escapes of lone surrogates are replaced. If this service built the item, the text is
+    /// written from `members`.
     text: String,
     members: Map<String, Value>,
 }
@@ -78,8 +79,8 @@ impl ResponseItem {
         (self.is_call() && !id.is_empty()).then(|| id.to_owned())
     }
 
-    /// Returns a key that only items with the same type and content have. The key does not contain
-    /// the ids of the item.
+    /// Returns a key that only items with the same type and content have. The key of a call or a
+    /// message does not contain the item's ids. The content of any other item is its whole text.
     pub(super) fn content_key(&self) -> String {
         let kind = self.str("type");
         let content = match kind {
@@ -115,7 +116,7 @@ impl ResponseItem {
     }
 
     /// Returns the JSON of the item as it is stored. If the item holds no secret and no U+0000, the
-    /// JSON is exactly as received. Otherwise the JSON is redacted. The arguments of a call then
+    /// JSON is the item's exact text. Otherwise the JSON is redacted. The arguments of a call then
     /// come from `call`, which is the parsed call and is already redacted. Returns `None` if the
     /// redacted text is not valid JSON.
     pub(super) fn stored_json(

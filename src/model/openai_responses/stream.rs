@@ -169,8 +169,8 @@ impl ResponseStreamReader {
         }
     }
 
-    /// If `item` is a call, adds it to `calls`, unless it was added before, and emits its name.
-    /// Does nothing if `item` is not a call.
+    /// If `item` is a call, adds it to `calls` if it is not there yet, and emits its name once the
+    /// name is known. Ignores any other item.
     fn register_call(
         &mut self,
         index: u64,
@@ -220,7 +220,8 @@ impl ResponseStreamReader {
     /// item has ended.
     ///
     /// # Errors
-    /// Fails if a call of `output` has no place, because another item has ended at its index.
+    /// Fails if an item of `output` cannot be read, or if a call of `output` has no place, because
+    /// another item has ended at its index.
     fn take_output(&mut self, output: Vec<&str>) -> Result<(), AttemptOutcome> {
         let output: Option<Vec<_>> = output.into_iter().map(ResponseItem::read).collect();
         let output = output.ok_or_else(unreadable)?;
@@ -289,16 +290,19 @@ impl ResponseStreamReader {
     }
 }
 
-/// Returns for each item of a response's `output` the index of the same ended item in `items`;
-/// `None` if it is no ended item. An ended item is the same as one item of `output` at most. Items
-/// are the same if they are calls with the same `call_id` and content, or else if they have the
-/// same id. If none has this id, the content decides, because some endpoints write a new id in each
-/// event. At last, calls with the same `call_id` are the same.
+/// Matches the items of a response's `output` with the ended items in `items`. Returns, for each
+/// item of `output`, the index of its ended item; `None` if it has no match. No ended item is
+/// matched twice. Four keys are tried, each on the items that have no match yet:
+///
+/// 1. The `call_id` and the content of a call.
+/// 2. The type and the id.
+/// 3. The type and the content, because some endpoints write a new id in each event.
+/// 4. The `call_id` of a call.
 fn find_ended(
     items: &BTreeMap<u64, Option<ResponseItem>>,
     output: &[ResponseItem],
 ) -> Vec<Option<u64>> {
-    // The keys are tried in this order.
+    // The keys in the order in which they are tried.
     let keys: [fn(&ResponseItem) -> Option<String>; 4] = [
         |item| Some(item.call_id_key()? + &item.content_key()),
         ResponseItem::id_key,

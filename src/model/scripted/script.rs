@@ -1,5 +1,5 @@
-//! The rules of a script. A script is read once, and all mistakes in the script are reported. The
-//! first rule that matches the conversation gives the answer.
+//! The rules of a script. Reading a script reports the first mistake of each rule. The first rule
+//! that matches the conversation gives the answer.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -103,8 +103,9 @@ impl Script {
     /// Reads a script.
     ///
     /// # Errors
-    /// Fails if there are mistakes. The error has each mistake as a text for people, with the line
-    /// of the rule, in the order of the lines.
+    /// Fails if there are mistakes. The error has the first mistake of each wrong rule as a text
+    /// for people, with the line of the rule, in the order of the lines. If the text is no YAML
+    /// list, the error has one text.
     pub(super) fn read(text: &str) -> Result<Self, Vec<String>> {
         let raw_rules: Vec<Spanned<OrderedValue>> =
             serde_saphyr::from_str(text).map_err(|error| {

@@ -1,8 +1,8 @@
 //! Reads and fills templates: texts with `${captures}` in them, and JSON that is made of such
-//! texts. If a template names a capture that no `matches` of the script can set, reading the script
-//! reports a mistake. In a call's arguments, only a number is such a mistake. There, any other
-//! `${name}` stays as written, because it may be a variable of a shell command. `$${` is a literal
-//! `${`.
+//! texts. A template may use the named captures of all rules, and the numbered captures of its own
+//! rule. Any other `${name}` is a mistake, which reading the script reports. In a call's arguments,
+//! only a number is such a mistake. There, any other `${name}` stays as written, because it may be
+//! a variable of a shell command. `$${` is a literal `${`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,15 +30,15 @@ impl ScriptTemplate {
 
     /// Reads a text of a call's arguments, in which a `${` that begins none of the `known` captures
     /// stays as written, as in a shell command. But a number in braces is a mistake, because it is
-    /// almost always a capture that no rule has. The error is a text for people.
+    /// almost always a capture that the rule does not have. The error is a text for people.
     fn read_argument(text: &str, known: &BTreeSet<String>) -> Result<Self, String> {
         let is_digits = |name: &str| !name.is_empty() && name.bytes().all(|b| b.is_ascii_digit());
         Self::parse(text, known, |name| !name.is_some_and(is_digits))
     }
 
-    /// Reads a text that may use the `known` captures. `stays` decides about a `${` that begins no
-    /// known capture: whether it stays as written or is a mistake. Its argument is the name in the
-    /// braces; `None` if no `}` follows. The error is a text for people.
+    /// Reads a text that may use the `known` captures. `stays` returns whether a `${` that begins
+    /// no known capture stays as written; if not, the `${` is a mistake. The argument of `stays` is
+    /// the name in the braces; `None` if no `}` follows. The error is a text for people.
     fn parse(
         text: &str,
         known: &BTreeSet<String>,
@@ -59,9 +59,9 @@ impl ScriptTemplate {
                 let name = named.map(|(name, _)| name);
                 if !stays(name) {
                     return Err(match name {
-                        Some(name) => {
-                            format!("no rule captures `{name}`; a literal `${{` is written `$${{`")
-                        }
+                        Some(name) => format!(
+                            "no group captures `{name}` for this rule; a literal `${{` is `$${{`"
+                        ),
                         None => "a `${` has no `}`; a literal one is written `$${`".to_owned(),
                     });
                 }
@@ -89,9 +89,9 @@ impl ScriptTemplate {
         segments.collect()
     }
 
-    /// Returns the text as JSON. If the template is a single capture, the captured text is a JSON
-    /// number, and `schema` does not ask for a string, the result is that number with the same
-    /// digits. Any other text becomes a string.
+    /// Returns the text as JSON. If the template is a single capture of a JSON number, and `schema`
+    /// does not ask for a string, the result is that number with the same digits. Any other text
+    /// becomes a string.
     fn json(&self, captures: &Captures, schema: Option<&Value>) -> String {
         let text = self.text(captures);
         let is_capture = matches!(self.0.as_slice(), [Segment::Capture(_)]);
@@ -136,8 +136,8 @@ pub(super) enum Json {
 }
 
 impl Arguments {
-    /// Reads the member `arguments`. A missing member means an empty object. A string is a template
-    /// for the whole text of the arguments. The error is a text for people.
+    /// Reads the member `arguments`. A missing member, or `null`, means an empty object. A string
+    /// is a template for the whole text of the arguments. The error is a text for people.
     pub(super) fn read(
         value: Option<&OrderedValue>,
         known: &BTreeSet<String>,
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn number_that_no_rule_captures_is_a_mistake_in_arguments() {
+    fn number_that_the_rule_does_not_capture_is_a_mistake_in_arguments() {
         let (_, known) = captures();
         for wrong in [
             json!("{\"a\":${7}}"),
@@ -317,7 +317,7 @@ mod tests {
         ] {
             let wrong = serde_json::from_value(wrong).unwrap();
             let mistake = Arguments::read(Some(&wrong), &known).unwrap_err();
-            assert!(mistake.starts_with("no rule captures `"), "{mistake}");
+            assert!(mistake.starts_with("no group captures `"), "{mistake}");
         }
         for kept in ["$${7}", "${7:-a}", "${}", "$7"] {
             let argument = ScriptTemplate::read_argument(kept, &known);

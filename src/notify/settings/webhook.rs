@@ -9,7 +9,7 @@ use serde::Deserialize;
 use crate::net::plain_http_url;
 use crate::notify::sign;
 use crate::secret::Secret;
-use crate::world::{Mistakes, earlier_twin};
+use crate::world::{Mistakes, earlier_key_in_other_case};
 
 /// The headers that an operator may not set, because the service or the connection sets them.
 const RESERVED_HEADERS: [&str; 8] = [
@@ -76,7 +76,7 @@ impl Webhook {
             let place = [place, &["headers", name]].concat();
             if let Err(detail) = parse_header(name, value) {
                 mistakes.add(&place, detail);
-            } else if earlier_twin(&self.headers, name).is_some() {
+            } else if earlier_key_in_other_case(&self.headers, name).is_some() {
                 mistakes.add(&place, format!("`{name}` is there twice"));
             }
         }

@@ -4,7 +4,7 @@ use super::*;
 use crate::people::Permissions;
 use crate::people::directory::Account;
 use crate::people::language::Language;
-use crate::people::link::LinkMay;
+use crate::people::link::LinkRight;
 use crate::task::id::RequestId;
 use crate::task::request::RequestKind;
 use crate::task::verdict::Terms;
@@ -284,7 +284,7 @@ fn edited_by(editor: &str, needs_others: bool) -> EditedArguments {
 
 /// Returns a roster whose only person is Dora, who has no key and is in these groups. The links in
 /// messages give the permission `links`.
-fn dora(links: Option<LinkMay>, groups: &[&str]) -> Roster {
+fn dora(links: Option<LinkRight>, groups: &[&str]) -> Roster {
     let person = Person {
         user: "Dora".to_owned(),
         tenant: "acme".to_owned(),
@@ -298,7 +298,7 @@ fn dora(links: Option<LinkMay>, groups: &[&str]) -> Roster {
 
 #[test]
 fn vote_by_link_counts_only_while_its_person_the_links_and_the_rule_let_it() {
-    let decide = Some(LinkMay::Decide);
+    let decide = Some(LinkRight::Decide);
     let finance = approvers(false, &[], &["finance"]);
     let rule = |links, required| Approvers {
         required,
@@ -333,7 +333,7 @@ fn vote_by_link_counts_only_while_its_person_the_links_and_the_rule_let_it() {
         (decide, "sales", rule(None, 1), "dora", Door::Link, false),
         (decide, "finance", rule(None, 1), "zoe", Door::Link, false),
         (
-            Some(LinkMay::Open),
+            Some(LinkRight::Open),
             "finance",
             rule(None, 1),
             "dora",
@@ -387,7 +387,7 @@ fn asked_of_finance(kind: RequestKind, allow: &[Action]) -> RequestSpec {
 
 #[test]
 fn person_of_a_link_takes_only_the_actions_that_links_take() {
-    let roster = dora(Some(LinkMay::Decide), &["finance"]);
+    let roster = dora(Some(LinkRight::Decide), &["finance"]);
     let (person, caller) = roster.link_caller("acme", "DORA").unwrap();
     assert_eq!(
         (person.user.as_str(), roster.link_caller("other", "dora")),
@@ -417,7 +417,7 @@ fn person_of_a_link_takes_only_the_actions_that_links_take() {
 
 #[test]
 fn person_of_a_link_can_answer_an_approval_only_if_the_rule_allows_an_action_of_links() {
-    let roster = dora(Some(LinkMay::Decide), &["finance"]);
+    let roster = dora(Some(LinkRight::Decide), &["finance"]);
     let (_, by_link) = roster.link_caller("acme", "dora").unwrap();
     let by_key = Caller {
         door: Some(Door::Key),

@@ -3,7 +3,7 @@
 //! decide by a link, either.
 
 use super::{Account, Directory};
-use crate::people::link::LinkMay;
+use crate::people::link::LinkRight;
 use crate::people::person::Person;
 use crate::people::{Caller, Permissions};
 use crate::task::decision::Door;
@@ -29,7 +29,7 @@ impl Directory {
     }
 
     #[must_use]
-    pub fn with_links(self, links: Option<LinkMay>) -> Self {
+    pub fn with_links(self, links: Option<LinkRight>) -> Self {
         Self { links, ..self }
     }
 
@@ -46,9 +46,9 @@ impl Directory {
             .map(|(_, person)| person)
     }
 
-    /// Returns the person as a caller who may decide if the person may decide by a key or by a
-    /// link. If a key of the person may decide, the caller's door is `Door::Key`. Otherwise the
-    /// result is that of [`Self::link_caller`].
+    /// Returns the person as the caller with the most rights to decide. If a key of the person may
+    /// decide, the caller may decide, and its door is `Door::Key`. Otherwise the result is that of
+    /// [`Self::link_caller`].
     #[must_use]
     pub fn most_entitled_caller(&self, person: &Person) -> Caller {
         let by_link = self.link_caller(person);
@@ -86,7 +86,7 @@ impl Directory {
             permissions: Permissions {
                 create: false,
                 read: true,
-                decide: may_decide && self.links == Some(LinkMay::Decide),
+                decide: may_decide && self.links == Some(LinkRight::Decide),
                 gate: false,
             },
             without_accounts: false,
@@ -161,7 +161,7 @@ mod tests {
 
     /// Returns a directory of four people: alice and reader have a key, bob and silent have no key,
     /// and reader's key may not decide.
-    fn directory(links: Option<LinkMay>) -> Directory {
+    fn directory(links: Option<LinkRight>) -> Directory {
         let silent = Person {
             email: None,
             ..person("silent", &["finance"])
@@ -218,9 +218,9 @@ mod tests {
             // Columns: the right that links give; whether alice, bob and reader may decide by a
             // link; whether they may decide by a link or a key.
             (None, [false; 3], [true, false, false]),
-            (Some(LinkMay::Open), [false; 3], [true, false, false]),
+            (Some(LinkRight::Open), [false; 3], [true, false, false]),
             (
-                Some(LinkMay::Decide),
+                Some(LinkRight::Decide),
                 [true, true, false],
                 [true, true, false],
             ),
@@ -244,7 +244,7 @@ mod tests {
 
     #[test]
     fn caller_of_a_link_is_its_person_and_no_admin() {
-        let directory = directory(Some(LinkMay::Decide));
+        let directory = directory(Some(LinkRight::Decide));
         let caller = directory.link_caller(directory.person("acme", "ALICE").unwrap());
         assert_eq!(caller.user_id.as_str(), "Alice", "as the key spells it");
         assert_eq!((caller.tenant.as_str(), caller.via), ("acme", None));
@@ -265,14 +265,14 @@ mod tests {
         let could = |links, approvers: &Approvers| {
             directory(links).possible_approver_count("acme", approvers, None, None)
         };
-        let decide = Some(LinkMay::Decide);
+        let decide = Some(LinkRight::Decide);
         for (links, approvers, expected) in [
             (decide, approvers(&[], &["finance"], None), 1),
             (decide, approvers(&["bob", "BOB", "alice"], &[], None), 2),
             (decide, approvers(&["silent", "reader"], &[], None), 0),
             (decide, approvers(&[], &["finance"], Some(false)), 0),
             (decide, approvers(&["alice"], &["finance"], Some(false)), 1),
-            (Some(LinkMay::Open), approvers(&[], &["finance"], None), 0),
+            (Some(LinkRight::Open), approvers(&[], &["finance"], None), 0),
             (None, approvers(&[], &["finance"], None), 0),
         ] {
             assert_eq!(

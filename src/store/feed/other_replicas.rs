@@ -54,8 +54,9 @@ impl OtherReplicas {
             .is_some_and(|until| Instant::now() < *until)
     }
 
-    /// Adds a commit of this process to the notifications. If no other replica subscribes to the
-    /// tree, keeps the commit for `UNSENT_TTL`, because a subscription may be on its way.
+    /// Adds a commit of this process to the notifications if another replica subscribes to the
+    /// tree. Otherwise, if another replica is known, keeps the commit for `UNSENT_TTL`, because a
+    /// subscription may be on its way.
     pub(super) fn add_commit(&mut self, root: TaskId, running: Option<bool>) {
         let now = Instant::now();
         if self.subscribes_to(root) {

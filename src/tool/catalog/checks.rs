@@ -12,7 +12,7 @@ use crate::tool::url_template::UrlTemplate;
 use crate::tool::{external, http, names};
 use crate::world::Mistakes;
 
-/// Adds the mistakes in `wrong`, whose places are below `at`, to `mistakes`.
+/// Adds the mistakes in `wrong` to `mistakes`. The places in `wrong` are relative to `at`.
 pub(super) fn add_all(mistakes: &mut Mistakes, at: &[&str], wrong: Mistakes) {
     for mistake in wrong.found {
         let keys = mistake.place.iter().map(String::as_str);

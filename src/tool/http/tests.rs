@@ -141,8 +141,8 @@ fn invocation(text: &str) -> Invocation {
         permit: AttemptPermit::permitted_while(|| true),
         credentials: Credentials::default(),
         resume: None,
-        late: crate::tool::LateSlot::default(),
-        raw: crate::tool::RawSlot::default(),
+        late: crate::tool::LateAnswerCell::default(),
+        raw: crate::tool::RawResultCell::default(),
     }
 }
 

@@ -10,10 +10,10 @@ use crate::tool::schema::SchemaFlaw;
 
 const MAX_WEIGHT: u64 = 10_000;
 
-/// Checks `schema` and `copies`, which has the copied targets of its `$ref`s by their numbers.
-/// Returns a flaw for each of them that applies more than [`MAX_WEIGHT`] schemas to one value. Also
-/// returns a flaw for each `$ref` that leads back to itself for the same value. A flaw in a copy
-/// names the place of the original, which `places` has by the number of the copy.
+/// Checks `schema` and the copied targets of its `$ref`s. Returns a flaw for each of these schemas
+/// that applies more than [`MAX_WEIGHT`] schemas to one value. Also returns a flaw for each `$ref`
+/// that leads back to itself for the same value. The keys of `copies` and `places` are the numbers
+/// of the copies. A flaw in a copy has the place of the original, from `places`.
 pub(super) fn flaws(
     schema: &Value,
     copies: &Map<String, Value>,

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use holdpoint::engine::{DecisionBody, Refusal};
-use holdpoint::task::decision::{Action, Then};
+use holdpoint::task::decision::{Action, Consequence};
 use holdpoint::task::item::Outcome;
 use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::TaskStatus;
@@ -58,7 +58,7 @@ async fn declined_credential_rejects_its_call_and_others_go_on(fixture: StoreFix
     assert_eq!(harness.executions(task, "/comment"), 0);
     let other = harness.stopped().await;
     let request = only_open_request(&harness, other).await.request_id;
-    alice_decides(&harness.engine(0), request, rejects(Then::Cancel)).await;
+    alice_decides(&harness.engine(0), request, rejects(Consequence::Cancel)).await;
     assert_eq!(harness.status(other).await, TaskStatus::Canceled);
     assert_eq!(
         harness.tool.ledger().len(),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use holdpoint::engine::{CallReply, Refusal};
 use holdpoint::people::Caller;
-use holdpoint::task::decision::{Action, Door, Then};
+use holdpoint::task::decision::{Action, Consequence, Door};
 use holdpoint::task::grant::{GrantRequest, GrantScope};
 use macro_rules_attribute::apply;
 
@@ -92,7 +92,7 @@ async fn wish_beyond_the_offer_is_refused(fixture: StoreFixture) {
         ["/remember"],
         "the condition does not hold"
     );
-    answered(&harness, task, rejects(Then::Continue)).await;
+    answered(&harness, task, rejects(Consequence::Continue)).await;
 }
 
 #[apply(both)]

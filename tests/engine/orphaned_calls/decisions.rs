@@ -1,7 +1,7 @@
 //! Tests imported journals with an open request, or with a decision that has not taken effect.
 
 use holdpoint::people::Caller;
-use holdpoint::task::decision::{Action, Then};
+use holdpoint::task::decision::{Action, Consequence};
 use holdpoint::task::item::{CloseReason, Fact, Outcome};
 use holdpoint::task::request::{RequestKind, RequestSpec};
 use holdpoint::task::status::{RequestStatus, TaskStatus};
@@ -69,7 +69,7 @@ async fn open_request_is_still_decided_and_a_decided_one_takes_effect(fixture: S
 #[apply(both)]
 async fn rejection_without_a_following_item_still_takes_effect(fixture: StoreFixture) {
     let orphans = OrphanHarness::new(fixture).await;
-    for then in [Then::Continue, Then::Cancel] {
+    for then in [Consequence::Continue, Consequence::Cancel] {
         let (task, one, beside) = (id(), large(), refund());
         let question = orphans.request_about(task, RequestKind::Approval, &one);
         let mut no = decided(&question, "alice", Action::Reject, true);
@@ -90,15 +90,20 @@ async fn rejection_without_a_following_item_still_takes_effect(fixture: StoreFix
             )
             .await;
         let (end, second) = match then {
-            Then::Continue => (TaskStatus::Completed, Outcome::Succeeded),
-            Then::Cancel | Then::CancelRoot => (TaskStatus::Canceled, Outcome::Canceled),
+            Consequence::Continue => (TaskStatus::Completed, Outcome::Succeeded),
+            Consequence::Cancel | Consequence::CancelRoot => {
+                (TaskStatus::Canceled, Outcome::Canceled)
+            }
         };
         assert_eq!(orphans.driven(task).await, end);
         assert_eq!(
             orphans.outcomes_at_end(task, &[&one, &beside]).await,
             [Some(Outcome::Rejected), Some(second)]
         );
-        assert_eq!(orphans.ran(task).0, usize::from(then == Then::Continue));
+        assert_eq!(
+            orphans.ran(task).0,
+            usize::from(then == Consequence::Continue)
+        );
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use holdpoint::engine::Refusal;
-use holdpoint::task::decision::{Action, Then};
+use holdpoint::task::decision::{Action, Consequence};
 use holdpoint::task::item::{Fact, Outcome};
 use holdpoint::task::status::{RequestStatus, TaskStatus};
 use macro_rules_attribute::apply;
@@ -68,7 +68,7 @@ async fn changed_tool_keeps_decided_calls_and_asks_about_the_rest(fixture: Store
     let mut harness = of_two(fixture).await;
     let (task, request, calls) = held_calls(&harness).await;
     let some = each([
-        (calls[0], reject_then(Then::Continue)),
+        (calls[0], reject_then(Consequence::Continue)),
         (calls[1], respond("1")),
     ]);
     alice_decides(&harness.engine(0), request, some).await;
@@ -100,7 +100,7 @@ async fn message_keeps_answered_calls_and_withdraws_the_rest(fixture: StoreFixtu
     let api = harness.engine(0);
     let some = each([
         (calls[0], approve()),
-        (calls[1], reject_then(Then::Continue)),
+        (calls[1], reject_then(Consequence::Continue)),
         (calls[2], respond("1")),
     ]);
     alice_decides(&api, request, some).await;
@@ -115,7 +115,7 @@ async fn message_keeps_answered_calls_and_withdraws_the_rest(fixture: StoreFixtu
     assert_eq!(became(&harness, task, calls).await, expected.map(Some));
     assert_eq!(harness.executions(task, "/refund"), 0);
     assert_eq!(status(&harness, request).await, RequestStatus::Withdrawn);
-    let late = alice_is_refused(&api, request, rejects(Then::Continue)).await;
+    let late = alice_is_refused(&api, request, rejects(Consequence::Continue)).await;
     assert_eq!(late, Refusal::Withdrawn(request));
     let decisions = harness
         .journal(task)

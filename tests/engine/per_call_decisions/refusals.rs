@@ -1,7 +1,7 @@
 //! Tests HTTP bodies that are refused as a whole, because a part of them does not fit the request.
 
 use holdpoint::engine::{CallReply, DecisionBody, DecisionInput, Refusal};
-use holdpoint::task::decision::{Action, Then};
+use holdpoint::task::decision::{Action, Consequence};
 use holdpoint::task::id::{CallId, TaskId};
 use macro_rules_attribute::apply;
 
@@ -23,7 +23,7 @@ async fn body_that_names_a_decided_call_is_refused_as_a_whole(fixture: StoreFixt
         alice_decides(&api, request, each([(first, decided)])).await;
         for reply in [
             approve(),
-            reject_then(Then::Cancel),
+            reject_then(Consequence::Cancel),
             edit(EDITED),
             respond("2"),
         ] {
@@ -94,7 +94,7 @@ async fn body_that_does_not_fit_changes_nothing(fixture: StoreFixture) {
             each([(
                 first,
                 CallReply {
-                    then: Some(Then::Continue),
+                    then: Some(Consequence::Continue),
                     ..approve()
                 },
             )]),
@@ -119,14 +119,14 @@ async fn body_that_does_not_fit_changes_nothing(fixture: StoreFixture) {
         );
     }
     let two = each([
-        (first, reject_then(Then::Continue)),
-        (second, reject_then(Then::Cancel)),
+        (first, reject_then(Consequence::Continue)),
+        (second, reject_then(Consequence::Cancel)),
     ]);
     let twice = refused(&harness, &api, &alice(), task, two).await;
     assert!(places(&twice)[0].ends_with("/then"), "{twice:?}");
     let mut beside = whole(Action::Approve, None);
     if let DecisionBody::Whole { then, .. } = &mut beside.body {
-        *then = Some(Then::Continue);
+        *then = Some(Consequence::Continue);
     }
     assert_eq!(
         places(&refused(&harness, &api, &alice(), task, beside).await),
@@ -165,7 +165,10 @@ async fn two_consequences_in_one_answer_are_refused_at_a_call_that_names_one(
 ) {
     let harness = of_two(fixture).await;
     let (task, _, [first, second, third, fourth]) = held_calls(&harness).await;
-    let (goes_on, ends) = (reject_then(Then::Continue), reject_then(Then::Cancel));
+    let (goes_on, ends) = (
+        reject_then(Consequence::Continue),
+        reject_then(Consequence::Cancel),
+    );
     let answer = each([
         (first, goes_on),
         (second, ends),

@@ -1,6 +1,6 @@
 //! Tests rejections of some or all calls of a request, and what follows for the other calls.
 
-use holdpoint::task::decision::{Action, Then};
+use holdpoint::task::decision::{Action, Consequence};
 use holdpoint::task::item::Outcome;
 use holdpoint::task::progress::Progress;
 use holdpoint::task::status::{RequestStatus, TaskStatus};
@@ -67,7 +67,7 @@ async fn rule_decides_what_follows_when_every_call_is_rejected(fixture: StoreFix
             let row = harness.fixture.request(request).await;
             let then = row.answers.last().unwrap().1.then.unwrap();
             assert_eq!(
-                then == Then::Continue,
+                then == Consequence::Continue,
                 end == TaskStatus::Completed,
                 "what took effect is written"
             );
@@ -83,7 +83,7 @@ async fn continue_with_one_rejection_holds_for_all(fixture: StoreFixture) {
     alice_decides(
         &api,
         request,
-        each([(calls[3], reject_then(Then::Continue))]),
+        each([(calls[3], reject_then(Consequence::Continue))]),
     )
     .await;
     waits(&harness, task, request).await;
@@ -99,7 +99,7 @@ async fn continue_with_one_rejection_holds_for_all(fixture: StoreFixture) {
 #[apply(both)]
 async fn cancel_with_one_rejection_ends_all_calls_at_once(fixture: StoreFixture) {
     const FIVE: &[(&str, &str)] = &[FOUR[0], FOUR[1], FOUR[2], FOUR[3], ("forbidden", "{}")];
-    for then in [Then::Cancel, Then::CancelRoot] {
+    for then in [Consequence::Cancel, Consequence::CancelRoot] {
         let mut harness = harness(
             StoreFixture::like(&fixture).await,
             FIVE,
@@ -173,7 +173,10 @@ async fn call_with_one_of_two_approvals_is_canceled_when_a_rejection_of_another_
     let harness = harness(fixture, FOUR, "{ owner: true, users: [bob], required: 2 }").await;
     let (task, request, calls) = held_calls(&harness).await;
     let api = harness.engine(0);
-    let both = each([(calls[0], approve()), (calls[1], reject_then(Then::Cancel))]);
+    let both = each([
+        (calls[0], approve()),
+        (calls[1], reject_then(Consequence::Cancel)),
+    ]);
     alice_decides(&api, request, both).await;
     assert_eq!(harness.status(task).await, TaskStatus::Canceled);
     let expected = [

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use holdpoint::task::decision::{Action, CallAnswer, Decision, Edit, Then};
+use holdpoint::task::decision::{Action, CallAnswer, Consequence, Decision, Edit};
 use holdpoint::task::id::CallId;
 use holdpoint::task::item::{CloseReason, Fact, Outcome};
 use holdpoint::task::progress::{Progress, RequestProgress};
@@ -189,7 +189,7 @@ fn answer(open: &RequestProgress, call: CallId, action: Action) -> CallAnswer {
 fn follows(
     open: &RequestProgress,
     decisions: &BTreeMap<CallId, CallAnswer>,
-) -> (Option<Then>, bool) {
+) -> (Option<Consequence>, bool) {
     let settled = |call: CallId| {
         decisions
             .get(&call)
@@ -211,7 +211,7 @@ fn follows(
     let then = if open.spec.kind == RequestKind::Approval && all {
         open.spec.terms.on_reject
     } else {
-        Then::Continue
+        Consequence::Continue
     };
     (rejects.then_some(then).filter(|_| closes), closes)
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use holdpoint::engine::Engine;
 use holdpoint::store::RequestRow;
-use holdpoint::task::decision::{Action, Then};
+use holdpoint::task::decision::{Action, Consequence};
 use holdpoint::task::id::TaskId;
 use holdpoint::task::item::{Fact, Outcome};
 use holdpoint::task::request::RequestKind;
@@ -172,7 +172,7 @@ async fn simultaneous_decisions_of_three_people_on_three_children_are_all_stored
         let people = ["alice", "bob", "carol"].map(super::super::engine_harness::person);
         let said = join_all(order.map(|place| {
             let answer = if place == 1 {
-                rejects(Then::Continue)
+                rejects(Consequence::Continue)
             } else {
                 whole(Action::Approve, None)
             };

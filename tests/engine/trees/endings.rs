@@ -2,7 +2,7 @@
 //! the user's next message, damaged in the database, or their history is uncertain.
 
 use holdpoint::engine::{EngineParts, Refusal};
-use holdpoint::task::decision::{Action, Then};
+use holdpoint::task::decision::{Action, Consequence};
 use holdpoint::task::failure::FailureCode;
 use holdpoint::task::id::TaskId;
 use holdpoint::task::item::{CloseReason, Fact, Outcome};
@@ -100,7 +100,7 @@ async fn rejection_in_a_child_cancels_that_child_or_with_cancel_root_the_tree(
     fixture: StoreFixture,
 ) {
     let harness = EngineHarness::of_trees(fixture, FORK, one_large).await;
-    for then in [Then::Cancel, Then::CancelRoot] {
+    for then in [Consequence::Cancel, Consequence::CancelRoot] {
         let parts = harness.parts(0);
         let root = harness.grown(&parts).await;
         let [first, second] = &harness.asked_exactly(root).await;
@@ -113,8 +113,8 @@ async fn rejection_in_a_child_cancels_that_child_or_with_cancel_root_the_tree(
         let journals = harness.checked_journals(root).await;
         assert_eq!(ended_as(&journals, first.task_id), [Outcome::Rejected]);
         let (ends, mine, other) = match then {
-            Then::CancelRoot => (TaskStatus::Canceled, Outcome::Canceled, Outcome::Canceled),
-            Then::Continue | Then::Cancel => {
+            Consequence::CancelRoot => (TaskStatus::Canceled, Outcome::Canceled, Outcome::Canceled),
+            Consequence::Continue | Consequence::Cancel => {
                 (TaskStatus::Completed, Outcome::Canceled, Outcome::Succeeded)
             }
         };

@@ -13,7 +13,7 @@ use holdpoint::engine::{DecisionBody, Engine, EngineParts, Settings};
 use holdpoint::model::{self, AnswerCall, Prompt};
 use holdpoint::store::{RequestRow, TaskFilter};
 use holdpoint::task::change::{Journal, TaskRow};
-use holdpoint::task::decision::{Action, Then};
+use holdpoint::task::decision::{Action, Consequence};
 use holdpoint::task::id::{CallId, TaskId};
 use holdpoint::task::item::{Fact, FinishReason, Outcome, ToolResult};
 use holdpoint::task::request::RequestKind;
@@ -317,7 +317,7 @@ impl EngineHarness {
                 }
             }
             (RequestKind::Guidance, _) => fills(&json!({"answer": "42"})),
-            (RequestKind::Approval, People::Reject) => rejects(Then::Continue),
+            (RequestKind::Approval, People::Reject) => rejects(Consequence::Continue),
             (RequestKind::Approval, People::Edit) => {
                 let mut arguments: Value = serde_json::from_str(&call.arguments_text).unwrap();
                 arguments["amount"] = json!(EDITED);

@@ -10,7 +10,7 @@
 mod conversations;
 mod model_failures;
 
-use holdpoint::task::decision::Then;
+use holdpoint::task::decision::Consequence;
 use holdpoint::task::failure::FailureCode;
 use holdpoint::task::id::TaskId;
 use holdpoint::task::item::{Fact, Outcome};
@@ -249,7 +249,7 @@ async fn held_call_that_waits_for_room_is_refused_unasked_after_the_rejection_of
         panic!("{}", harness.description(root).await)
     };
     let api = EngineHarness::like(&parts, 0);
-    let no = rejects(Then::Continue);
+    let no = rejects(Consequence::Continue);
     alice_decides(&api, approval.spec.request_id, no).await;
     harness.drive_tree(&parts, root).await;
     let open = harness.asked_by_tree(root).await;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use holdpoint::engine::{DecisionBody, DecisionInput, Engine, EngineParts};
-use holdpoint::task::decision::{Action, Then};
+use holdpoint::task::decision::{Action, Consequence};
 use holdpoint::task::id::TaskId;
 use holdpoint::task::item::{Fact, Outcome};
 use holdpoint::task::status::TaskStatus;
@@ -225,7 +225,12 @@ async fn rejection_made_while_a_siblings_model_answers_holds_for_the_sibling(
     other.await;
     let [request] = &harness.asked_exactly(root).await;
     let api = EngineHarness::like(&parts, 0);
-    alice_decides(&api, request.spec.request_id, rejects(Then::Continue)).await;
+    alice_decides(
+        &api,
+        request.spec.request_id,
+        rejects(Consequence::Continue),
+    )
+    .await;
     thinking.await;
     harness.drive_tree(&parts, root).await;
     assert!(

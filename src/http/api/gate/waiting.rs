@@ -30,8 +30,9 @@ pub(crate) fn longest_wait(caller: &Caller) -> Duration {
     }
 }
 
-/// Returns the limit on the claims of an ask of `caller`, which came with these headers. If a
-/// browser session authenticates the ask, it starts a call only while the session lasts.
+/// Returns the limit for an ask of `caller`; `headers` are those of the ask. An ask that a browser
+/// session authenticates may start an approved call only while the session lasts. Any other ask has
+/// no limit (`None`).
 pub(crate) fn session_limit(
     http: &Http,
     caller: &Caller,

@@ -209,7 +209,8 @@ fn arguments(text: Option<String>) -> Result<String, RpcError> {
 
 impl PreparedCall {
     /// Returns the answer as JSON if it arrives within [`JSON_ANSWER_TIMEOUT`]. Otherwise returns
-    /// an event stream, whose last event is the answer. `token` is the client's progress token, if
+    /// an event stream, whose last event is the answer. If the client has canceled the request, the
+    /// response is an event stream without the answer. `token` is the client's progress token, if
     /// any.
     async fn respond(self, token: Option<Value>) -> Response {
         let clock = Arc::clone(&self.http.clock);

@@ -168,9 +168,9 @@ pub(super) fn check_headers(
         ));
     }
     if incoming.id.is_some() {
-        // The method is checked before `_meta`, for clients that send `initialize`. Only the older
-        // revisions have this method, and their `_meta` names no revision. The client must get the
-        // error of an unknown method, not the error of a missing member of `_meta`.
+        // A message `initialize` follows an older revision, so its `_meta` names no revision. The
+        // method is checked before `_meta`, so that the client gets the error of an unknown method,
+        // not the error of a missing member of `_meta`.
         RpcMethod::parse(&incoming.method, revision)?;
     }
     if incoming.method == "tools/call" {

@@ -29,10 +29,10 @@ pub(super) struct ResultWriter {
     /// The number that the client's next repetition of this request will have; the first repetition
     /// has 1. `None` if the client will not repeat the request by itself.
     pub(super) next_repetition: Option<u32>,
-    /// Whether the client has named the call by a key, so that a repetition continues the call.
+    /// Whether the client has named the call by a key. A repetition then continues the call.
     pub(super) is_named: bool,
-    /// Whether the call continues an earlier request to an upstream MCP server, so that the client
-    /// cannot make the call again.
+    /// Whether the call continues an earlier request to an upstream MCP server. The client cannot
+    /// make such a call again.
     pub(super) is_continuation: bool,
     pub(super) output: Option<OutputCheck>,
 }
@@ -182,8 +182,8 @@ impl ResultWriter {
 /// gateway's client. `is_continuation` says whether the call continues an earlier request to the
 /// upstream MCP server. The result has no `requestState`: the client would send the state in its
 /// next request, and the gateway may forward that request to the upstream MCP server. A result that
-/// a person gave becomes an error result: the upstream's tool may have an `outputSchema`, which this
-/// service does not know, and the client would refuse a success that does not fit the schema.
+/// a person gave becomes an error result, because the client may refuse it as a success: the
+/// upstream's tool may have an `outputSchema`, which this service does not know.
 pub(crate) fn gateway_result(
     call: &GateCall,
     caller: &Caller,

@@ -29,10 +29,10 @@ use crate::task::user::UserId;
 pub(crate) const OP: Op = Op::api("list_tasks", &[Code::NotFound, Code::Invalid]);
 
 /// The maximum number of reads for one page of a list without the tasks of calls at gates. Every
-/// read excludes the gates of the configuration. If a read returns calls at gates that were removed
-/// from the configuration, the next read excludes the agent versions of these calls, too. After the
-/// last read, [`page_of_tasks`] removes such calls from the page, so the page may be shorter than
-/// its limit.
+/// read excludes the gates of the configuration. A read may still return calls at gates that were
+/// removed from the configuration. The next read then excludes the agent versions of these calls,
+/// too. After the last read, [`page_of_tasks`] removes such calls from the page, so the page may be
+/// shorter than its limit.
 const MAX_READS: u32 = 8;
 
 /// List tasks
@@ -128,10 +128,10 @@ pub(crate) async fn page_of_tasks(
     }
 }
 
-/// Returns the list's entry for the task of `row`. `open` has the requests that [`open_requests`]
-/// has read for it, so none for the task of a sub-agent. If the row counts another number of
-/// requests, reads the task again. If one of the requests cannot be decoded, the entry has `row`
-/// and `open`.
+/// Returns the list's entry for the task of `row`. `open` has the task's requests as
+/// [`open_requests`] has read them; it is empty for the task of a sub-agent. If `row` counts
+/// another number of requests, the function reads the requests again. If this read meets a stored
+/// value that cannot be decoded, the entry shows `row` and `open`.
 async fn listed_task(
     http: &Http,
     caller: &Caller,

@@ -255,7 +255,7 @@ struct InboxReader {
     /// The time of the next search for lost changes, by `Clock::uptime`.
     search_at: Duration,
     /// The time before which neither a retry nor a read of overdue requests begins, by
-    /// `Clock::uptime`.
+    /// `Clock::uptime`. A notification may begin a read earlier.
     not_before: Duration,
 }
 

@@ -19,7 +19,8 @@ pub(crate) const MAX_COUNTED: usize = 1000;
 pub(super) enum InboxChange {
     /// The request waits for the caller from now on.
     Created,
-    /// The request still waits, and has more answers than before.
+    /// The request still waits, and has more answers than before, as far as the view knows (see
+    /// [`InboxView::update`]).
     Changed,
     /// The request no longer waits for the caller.
     Gone(GoneReason),

@@ -194,8 +194,8 @@ fn decided_row(site: &Site<'_>, http: &Http, row: &RequestRow) -> Markup {
     }
 }
 
-/// Renders an answer: its `action`, the person, the time of the answer, and the age of the request at
-/// that time.
+/// Renders an answer: its `action`, the person, the time of the answer, and the age of the request
+/// at that time.
 fn answer_line(
     site: &Site<'_>,
     row: &RequestRow,
@@ -204,7 +204,7 @@ fn answer_line(
 ) -> Markup {
     let (texts, words) = (site.texts(), site.words());
     let what = words.action(action);
-    let user = if site.caller.user_id.is(&answer.by) {
+    let user = if site.caller.user_id.is_same_person(&answer.by) {
         texts.by_you.to_owned()
     } else {
         visible(&answer.by)

@@ -25,7 +25,7 @@
   const moment = (at) => `${String(at).slice(0, 19).replace("T", " ")} UTC`;
   const rowOf = (id) => [...rows.children].find((row) => row.dataset.request === id);
   const isLastPage = !part("inbox-next");
-  // The first id of this page, or "g" without rows: "g" is greater than every id.
+  // The first id of this page, but "" on the first page, and "g" (above every id) without rows.
   const pageStart = new URL(location).searchParams.get("cursor") ? (rows.firstElementChild?.dataset.request ?? "g") : "";
 
   const load = (address, accept, type, handler) => {
@@ -91,7 +91,7 @@
   let announcedAt = 0;
   let announceTimer;
 
-  // Announces new requests on the button, for screen readers at most once in ten seconds.
+  // Counts the new requests on the button: for screen readers, at most once in ten seconds.
   const announce = () => {
     clearTimeout(announceTimer);
     if (newRequests.size === 0) {
@@ -202,7 +202,7 @@
   const wantsNotices = () => window.Notification?.permission === "granted" && localStorage.getItem(NOTIFY_KEY) === "yes";
   const mayNotify = () => hasLock && wantsNotices();
 
-  // The tab that holds the lock shows the notices. It keeps the lock until it is closed.
+  // The tab with the lock shows the notices, and keeps the lock until it is closed.
   const updateNotices = () => {
     notifyButton.textContent = wantsNotices() ? words.notify_stop : words.notify;
     notifyButton.setAttribute("aria-pressed", wantsNotices());

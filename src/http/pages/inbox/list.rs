@@ -78,8 +78,8 @@ pub(crate) async fn get_inbox(
 struct InboxPage {
     filter: InboxFilter,
     rows: Vec<RequestRow>,
-    /// The number of waiting requests, up to [`MAX_COUNTED`]. If `has_more` is true, more may be
-    /// waiting.
+    /// The number of waiting requests that fit the filter, up to [`MAX_COUNTED`]. If `has_more` is
+    /// true, more may be waiting.
     open: usize,
     has_more: bool,
     /// The number of waiting requests after this page. The requests of this page and `remaining`

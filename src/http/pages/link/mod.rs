@@ -26,9 +26,9 @@ use crate::store::RequestRow;
 /// Reads the request that a link is for.
 ///
 /// # Errors
-/// `not_found` if the person to whom the link was sent is no longer an approver of the request. The
-/// guard (`server/guard.rs`) gives the same error for a text that is not a link. `unavailable` or
-/// `internal` if the request cannot be read.
+/// `not_found` if the request does not exist, or if the person to whom the link was sent is no
+/// longer an approver of the request. The guard (`server/guard.rs`) gives the same error for a text
+/// that is not a link. `unavailable` or `internal` if the request cannot be read.
 async fn linked_request(
     http: &Http,
     caller: &Caller,

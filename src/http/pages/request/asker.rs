@@ -14,8 +14,8 @@ use crate::http::wire::request::RequestedCall;
 use crate::store::RequestRow;
 use crate::task::decision::Action;
 
-/// Reads the state of the client that proposed the request's call at a gate. `None` if the call was
-/// not proposed at a gate, or if the journal cannot be read.
+/// Reads the state of the client that proposed the request's call at a gate. `None` if
+/// `Gates::asker_status` returns none, or if the journal cannot be read.
 pub(super) async fn load(http: &Http, row: &RequestRow) -> Result<Option<AskerStatus>, Problem> {
     let (gates, agent) = (http.engine.gates(), row.agent_path.first());
     let read = gates.asker_status(row.root_task_id, agent).await;

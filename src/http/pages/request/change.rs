@@ -26,9 +26,9 @@ pub(super) struct ChangeField {
 }
 
 /// Returns the fields of a call's arguments: first the members that the agent wrote, in the agent's
-/// order, then the members that the agent left out. `None` if the arguments are longer than
-/// [`MAX_SHORT_BYTES`], or if the schema has no fields or lacks a member that the agent wrote; a
-/// person then edits all arguments as JSON.
+/// order, then the members that the agent left out. `None` if a person can edit the arguments only
+/// as JSON: the arguments are no object or longer than [`MAX_SHORT_BYTES`], the schema has no
+/// fields, or the agent wrote a member that the schema lacks.
 #[must_use]
 pub(super) fn fields(parameters: &Value, arguments_text: &str) -> Option<Vec<ChangeField>> {
     if arguments_text.len() > MAX_SHORT_BYTES {
@@ -95,7 +95,7 @@ fn can_show(kind: &mut FieldValue, text: &str) -> bool {
             }
             !has_hidden
         }
-        // A browser drops a text that is not a number.
+        // A text that is not a number is edited as JSON, so that its type stays.
         FieldValue::Number(..) => {
             let number = serde_json::from_str::<f64>(text);
             text.is_empty() || (text.trim() == text && number.is_ok_and(f64::is_finite))

@@ -53,8 +53,8 @@ pub(crate) fn per_call_form(view: &View<'_>) -> Option<Markup> {
     Some(form)
 }
 
-/// Returns the size of the fields of [`arguments_fields`] in a URL-encoded form, in bytes. A browser
-/// sends each LF as CRLF.
+/// Returns the size of the fields of [`arguments_fields`] in a URL-encoded form, in bytes. A
+/// browser sends each LF as CRLF.
 fn encoded_size(call: &RequestedCall) -> usize {
     let mut form = url::form_urlencoded::Serializer::new(String::new());
     let mut add = |part: &str, text: &str| {

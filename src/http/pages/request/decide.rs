@@ -12,7 +12,7 @@ use super::remember;
 use super::submitted::FormName;
 use crate::http::pages::translations::fill;
 use crate::http::wire::request::RequestedCall;
-use crate::task::decision::{Action, Then};
+use crate::task::decision::{Action, Consequence};
 
 /// Renders the form with the buttons that this reader may use; `None` if there are none.
 pub(super) fn decide_form(view: &View<'_>) -> Option<Markup> {
@@ -83,17 +83,17 @@ fn approve_text(view: &View<'_>) -> String {
     fill(text, &[("count", &open)])
 }
 
-/// Renders the hidden field with the end of the task that a form which rejects several calls
-/// announces. The form submits this field, so the service does what the page says. Without the
+/// Renders the hidden field `reject.then`, if the page announces that a rejection of several calls
+/// ends the task. The form submits this field, so the service does what the page says. Without the
 /// field, the service would apply the rule only if every call ends rejected, and another person may
 /// approve a call while the page is open.
 pub(super) fn announced_then(view: &View<'_>) -> Markup {
     let open = view.open_calls().len();
     let is_announced = open > 1 && open == view.own_calls().len();
     let then = match view.row.spec.terms.on_reject {
-        Then::Continue => None,
-        Then::Cancel => Some("cancel"),
-        Then::CancelRoot => Some("cancel_root"),
+        Consequence::Continue => None,
+        Consequence::Cancel => Some("cancel"),
+        Consequence::CancelRoot => Some("cancel_root"),
     };
     html! {
         @if let Some(then) = then.filter(|_| is_announced) { input type="hidden" name="reject.then" value=(then); }
@@ -106,10 +106,10 @@ fn reject_text(view: &View<'_>) -> String {
     let texts = view.texts;
     let root = view.row.task_id == view.row.root_task_id;
     let (single, several) = match view.row.spec.terms.on_reject {
-        Then::Continue => (texts.reject_continue, texts.reject_all_continue),
-        Then::Cancel if root => (texts.reject_cancel, texts.reject_all_cancel),
-        Then::Cancel => (texts.reject_cancel_sub, texts.reject_all_cancel_sub),
-        Then::CancelRoot => (texts.reject_cancel_root, texts.reject_all_cancel_root),
+        Consequence::Continue => (texts.reject_continue, texts.reject_all_continue),
+        Consequence::Cancel if root => (texts.reject_cancel, texts.reject_all_cancel),
+        Consequence::Cancel => (texts.reject_cancel_sub, texts.reject_all_cancel_sub),
+        Consequence::CancelRoot => (texts.reject_cancel_root, texts.reject_all_cancel_root),
     };
     match view.open_calls().len() {
         open if open == view.own_calls().len() && open > 1 => fill(several, &[("count", &open)]),

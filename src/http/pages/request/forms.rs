@@ -59,8 +59,8 @@ fn approval_forms(view: &View<'_>) -> Vec<Markup> {
     forms.into_iter().flatten().collect()
 }
 
-/// Renders a folded form; `path` and `body` are those of [`form_with_digest`]. If the page shows the
-/// mistakes of this form, the form is unfolded.
+/// Renders a folded form; `path` and `body` are those of [`form_with_digest`]. If the page shows
+/// the mistakes of this form, the form is unfolded.
 pub(super) fn folded_form(
     view: &View<'_>,
     form: FormName,
@@ -89,7 +89,8 @@ pub(crate) fn form_with_digest(view: &View<'_>, path: &str, body: &Markup) -> Ma
         form method="post" action=(to) autocomplete="off" {
             @if let Some(action) = action { input type="hidden" name="action" value=(action); }
             input type="hidden" name="digest" value=(view.request.digest);
-            // An answer by a sealed link is that of the link's person, whoever is signed in.
+            // The form of a sealed link needs no `shown_to`: the answer counts for the link's
+            // person, no matter who is signed in.
             @if view.link.is_none() { (shown_to::field(view.caller)) }
             (body)
         }
@@ -101,9 +102,9 @@ pub(crate) fn reason_field(view: &View<'_>, form: FormName, name: &str) -> Marku
 }
 
 /// Renders the field in which a person chooses the consequence of a rejection. For an approval
-/// request, the default is the consequence that the rule prescribes, and a hint names it while every
-/// call is open. Later, calls that have an answer may run, and the task then goes on. For any other
-/// request, the default is `continue`.
+/// request, the default is the consequence that the rule prescribes, and a hint names it. Once a
+/// call has an answer, the hint is left out: the call may run, and the consequence then does not
+/// apply. For any other request, the default is `continue`.
 pub(crate) fn then_select(view: &View<'_>, form: FormName) -> Markup {
     let words = view.words;
     let is_approval = view.request.kind.properties().decides_calls;
@@ -358,7 +359,7 @@ fn retention_text(view: &View<'_>) -> String {
 }
 
 /// Renders the fields for the result of an external tool: the fields of the result's schema, or a
-/// single field if the schema has no fields.
+/// field for the whole result if the schema has no fields.
 pub(super) fn external_result_fields(view: &View<'_>) -> Markup {
     let words = view.words;
     let form = view.request.form.as_ref();

@@ -8,7 +8,7 @@ use super::kind::kind_part;
 use crate::http::pages::layout::visible;
 use crate::http::pages::translations::{Translations, fill};
 use crate::store::RequestRow;
-use crate::task::decision::{Action, Then};
+use crate::task::decision::{Action, Consequence};
 use crate::task::id::CallId;
 use crate::task::item::CloseReason;
 use crate::task::status::{RequestStatus, TaskStatus};
@@ -148,12 +148,16 @@ fn is_approval(row: &RequestRow) -> bool {
     calls.all(|answer| answer.action != Action::Edit || answer.leave)
 }
 
-fn cancellation_text(row: &RequestRow, then: Then, words: &Translations) -> Option<&'static str> {
+fn cancellation_text(
+    row: &RequestRow,
+    then: Consequence,
+    words: &Translations,
+) -> Option<&'static str> {
     match then {
-        Then::Continue => None,
-        Then::Cancel if row.task_id == row.root_task_id => Some(words.then_was_canceled),
-        Then::Cancel => Some(words.then_was_canceled_sub),
-        Then::CancelRoot => Some(words.then_was_canceled_root),
+        Consequence::Continue => None,
+        Consequence::Cancel if row.task_id == row.root_task_id => Some(words.then_was_canceled),
+        Consequence::Cancel => Some(words.then_was_canceled_sub),
+        Consequence::CancelRoot => Some(words.then_was_canceled_root),
     }
 }
 
@@ -168,7 +172,7 @@ fn agent_informed_text(history: &RequestHistory, words: &Translations) -> &'stat
 
 fn expiry_text(row: &RequestRow, history: Option<&RequestHistory>, words: &Translations) -> String {
     let cancellation = (row.spec.terms.on_expiry == OnExpiry::Cancel)
-        .then(|| cancellation_text(row, Then::Cancel, words))
+        .then(|| cancellation_text(row, Consequence::Cancel, words))
         .flatten();
     let answers = actions_by_call(row);
     let has_no_answers = answers.iter().all(|(_, action)| action.is_none());

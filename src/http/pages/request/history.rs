@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::kind::status_while_asked;
+use super::kind::status_by_later_request;
 use crate::store::RequestRow;
 use crate::task::decision::Decision;
 use crate::task::id::{CallId, RequestId};
@@ -27,7 +27,7 @@ pub(crate) enum CallStatus {
     /// The call was let through at a gate. The client that proposed the call runs it, and need not
     /// report the outcome.
     Released,
-    /// The journal has no attempt at the call and no result of the call yet.
+    /// Since the page's request was opened, the call has not been started and has no result.
     Waiting,
     /// A request that was opened after the page's request asks about the call, for example whether
     /// the call may run.
@@ -36,8 +36,8 @@ pub(crate) enum CallStatus {
     NeedsLogin,
     /// A request that was opened after the page's request asks for the call's result.
     AwaitsResult,
-    /// A request about the call was opened after the page's request, and was answered. The call has
-    /// no result yet.
+    /// A request about the call was opened after the page's request, and its answer does not let
+    /// the call run. The call has no result yet.
     AnsweredLater,
     /// The call's outcome is unknown, and an open request asks for it.
     Reconciling,
@@ -53,7 +53,7 @@ pub(crate) enum CallStatus {
     Expired,
     /// The request about the call was withdrawn, or the user sent another message.
     Withdrawn,
-    /// The task was canceled before the call ran, or while the call's sub-agent was running.
+    /// The task was canceled before the call ran, or the call's sub-agent was canceled.
     Canceled,
     /// The task failed before the call ran.
     Abandoned,
@@ -105,7 +105,8 @@ impl CallStatus {
     }
 }
 
-/// The facts about one call in the items that [`RequestHistory::apply`] has received.
+/// The facts about one call in the items that [`RequestHistory::apply`] has received. The start of
+/// an attempt or a sub-agent replaces all earlier facts.
 #[derive(Clone, Debug, Default)]
 struct CallRecord {
     /// Whether an attempt or a sub-agent was started.
@@ -280,7 +281,7 @@ impl RequestHistory {
     fn status_without_result(&self, record: &CallRecord) -> CallStatus {
         let later = record.later_request.map(|(_, kind)| kind);
         match (later, self.final_status) {
-            (Some(kind), _) => status_while_asked(kind),
+            (Some(kind), _) => status_by_later_request(kind),
             (None, _) if record.was_answered_later => CallStatus::AnsweredLater,
             (None, Some(_)) if record.was_started => CallStatus::Unknown,
             (None, None) if record.was_started => CallStatus::Running,

@@ -331,8 +331,9 @@ pub(crate) fn mistake_list(view: &View<'_>, submitted: &SubmittedForm) -> Markup
     }
 }
 
-/// Returns the label of a field in the list of mistakes. The label names the field's call, with the
-/// call's number if several calls have the same tool.
+/// Returns the label of a field in the list of mistakes. If several calls have the same tool, the
+/// label of a call's field begins with the call's number and the tool. Otherwise it begins with the
+/// tool, except for the field of an argument.
 fn field_label(view: &View<'_>, field: &str) -> String {
     let in_call = call_part(field);
     let part = in_call.map_or(field, |(_, part)| part);

@@ -90,7 +90,7 @@ pub(crate) async fn page(
         &problem.errors,
         request::has_single_call_forms(&view),
     );
-    // While calls wait for the person, they can correct the form, so the page leads to no other
+    // A person with open calls can correct the form, so the page does not lead them to another
     // question.
     let can_correct = view.row.state().is_open() && !view.open_calls().is_empty();
     let view = View {

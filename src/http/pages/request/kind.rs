@@ -131,7 +131,7 @@ fn guidance_part(
 }
 
 /// Returns the status of a call while a later request of kind `kind` asks about the call.
-pub(crate) fn status_while_asked(kind: RequestKind) -> CallStatus {
+pub(crate) fn status_by_later_request(kind: RequestKind) -> CallStatus {
     match kind {
         RequestKind::Approval
         | RequestKind::Guidance

@@ -1,8 +1,8 @@
 //! The page where a person decides a request. Above its first button, the page shows every byte of
 //! the calls that would run. Invisible characters are shown as `\u{…}`, and the agent's text is in
 //! a box that names the agent as its author. The forms post the digest of the request as shown, so
-//! an approval covers exactly the calls that the approver saw. The page works without its script,
-//! which only adds later events.
+//! an approval covers exactly the calls that the approver saw. The page works without its scripts,
+//! which show times in the reader's zone, and the events that happen while the page is open.
 
 mod arguments;
 mod asker;
@@ -101,8 +101,8 @@ pub(crate) struct View<'a> {
     /// The last message of the user before the question; for a call at a gate, the agent's text
     /// about the call. `None` if `user_message::load` finds none.
     user_message: Option<UserMessage>,
-    /// The state of the client that proposed the call; `None` if the call was not proposed at a
-    /// gate, or if the journal is unreadable.
+    /// The state of the client that proposed the call at a gate. `None` if `asker::load` finds
+    /// none.
     asker: Option<AskerStatus>,
     /// The path to which the reader returns after signing in as another user.
     pub return_path: String,
@@ -173,9 +173,9 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Renders `why`, the reason why this reader has nothing to answer. Adds the advice to sign in
-    /// if a sealed link does not permit the action, and a link to sign in as another user if only
-    /// other people may decide the request.
+    /// Renders `why`, the reason why this reader has nothing to answer. If only other people may
+    /// decide the request, adds a link to sign in as another user. If a sealed link does not permit
+    /// the action, renders the advice to sign in instead of `why`.
     fn nothing_to_answer(&self, why: &str) -> Markup {
         if self.link.is_some() && why == self.texts.link_no_answer {
             return link::key_needed_notice(self);

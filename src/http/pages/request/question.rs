@@ -21,8 +21,8 @@ pub(crate) fn question(view: &View<'_>) -> Markup {
     let (words, request) = (view.words, &view.request);
     let properties = request.kind.properties();
     let asked_by_server = properties.response == ResponseKind::ServerForm;
-    // In these cases, `page_to_visit`, `known_facts` or the form for secrets renders the details,
-    // so this box leaves them out.
+    // In these cases, `page_to_visit`, `known_facts` or the title of the form for secrets shows the
+    // details, so this box leaves them out.
     let has_own_text =
         asked_by_server || properties.outcome_unknown || request.kind.takes_secrets();
     let details = request.details.as_ref().filter(|_| !has_own_text);
@@ -201,13 +201,13 @@ pub(super) fn approver_names(view: &View<'_>) -> String {
 pub(crate) fn remaining_approvers(view: &View<'_>, approved: &[&str]) -> String {
     let (approvers, owner, words) = (&view.request.approvers, &view.row.owner, view.words);
     let ids = view.caller.user_id.ids();
-    let has_approved = |user: &str| approved.iter().any(|name| ids.same(name, user));
+    let has_approved = |user: &str| approved.iter().any(|name| ids.is_same_person(name, user));
     let mut names = Vec::new();
     if approvers.owner && !has_approved(owner) {
         names.push(fill(words.owner, &[("user", &visible(owner))]));
     }
     let users = approvers.users.iter();
-    let users = users.filter(|user| !has_approved(user) && !ids.same(user, owner));
+    let users = users.filter(|user| !has_approved(user) && !ids.is_same_person(user, owner));
     names.extend(users.map(|user| fill(words.user, &[("user", &visible(user))])));
     let groups = approvers.groups.iter();
     names.extend(groups.map(|group| fill(words.group, &[("group", &visible(group))])));

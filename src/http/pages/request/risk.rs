@@ -66,7 +66,7 @@ fn warning_subject(view: &View<'_>, code: &str) -> Markup {
 }
 
 /// Renders a text that says whether the effects of the calls can be undone. The worst effect among
-/// the calls determines the text.
+/// the calls determines the text. If calls run shell commands, a text about these comes first.
 fn risk(view: &View<'_>, own: &[(usize, &RequestedCall)]) -> Markup {
     let texts = view.texts;
     let count_with = |effect| own.iter().filter(|(_, call)| call.effect == effect).count();

@@ -1,7 +1,8 @@
-//! Turns a JSON Schema into the fields of a form, and each submitted text into JSON. The schema
-//! must describe an object. A member that is neither a plain value nor a list of fixed texts is
-//! typed as JSON, as is the whole value for any other schema. This module does not check whether an
-//! answer fits the schema.
+//! Turns a JSON Schema into the fields of a form, and each submitted text into JSON. A schema that
+//! does not describe an object has no fields: a person types the whole value as JSON. For a member
+//! that is neither a plain value nor a list of fixed texts, [`fields_or_json`] returns a field of
+//! JSON, and [`fields`] returns no fields at all. This module does not check whether an answer fits
+//! the schema.
 
 use serde_json::{Map, Value};
 
@@ -22,7 +23,7 @@ pub(crate) struct SchemaField {
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum FieldValue {
-    /// A text. The values are the `type` of the HTML input (for a known format), and the maximum
+    /// A text. The values are the format (if known) as a `type` of an HTML input, and the maximum
     /// length in characters.
     Text(Option<&'static str>, Option<u64>),
     /// A number. The values are: whether the number must be an integer, the minimum, the maximum.
@@ -106,7 +107,8 @@ fn field_value(property: &Map<String, Value>) -> Option<FieldValue> {
     }
     let word = property.get("type")?;
     let word = match word.as_array() {
-        // A plain field has a single type. It would turn a value of another type into its own.
+        // A form field converts the submitted text to a single type, so a list of types must
+        // consist of one type and `null`.
         Some(words) => words
             .iter()
             .find(|word| *word != "null")
@@ -163,7 +165,7 @@ fn single_choice(values: &[Value]) -> Option<FieldValue> {
     Some(FieldValue::SingleChoice(choices.collect()))
 }
 
-/// Returns the `type` of the HTML input for the property's `format`; `None` without a known format.
+/// Returns the property's `format` as a `type` of an HTML input; `None` without a known format.
 fn input_type(property: &Map<String, Value>) -> Option<&'static str> {
     match property.get("format").and_then(Value::as_str)? {
         "email" => Some("email"),

@@ -291,8 +291,8 @@ fn call_state(view: &View<'_>, call: &RequestedCall) -> Markup {
 
 /// Returns the sum of a column. `None` if the column has a single row, a row without a number, or
 /// numbers that [`sum`] cannot add. Also `None` if the column's name suggests identifiers
-/// ([`is_identifier`]), unless the schema gives the column the type `number`. Identifiers have the
-/// type `integer`, so the values of such a column are amounts.
+/// ([`is_identifier`]), unless the schema gives the column the type `number`: this is a type of
+/// amounts, whereas identifiers have the type `integer`.
 fn column_sum(name: &str, schema: &Value, rows: &[ArgumentRow]) -> Option<String> {
     let is_integer = member_schema(schema, name)["type"] != "number";
     if rows.len() < 2 || (is_integer && is_identifier(name)) {

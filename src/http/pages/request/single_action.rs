@@ -87,8 +87,9 @@ async fn get_single_action_page(
     Ok(page_response(&view, page))
 }
 
-/// Returns whether `action` would withdraw the request, because a tool has changed. An unreadable
-/// journal counts as no change, so that the page is shown.
+/// Returns whether `action` would withdraw the request, because a tool has changed. An error other
+/// than `unavailable`, such as an unreadable journal, counts as no change: the page keeps its
+/// button.
 async fn asks_about_changed_tool(
     http: &Http,
     caller: &Caller,

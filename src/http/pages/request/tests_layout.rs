@@ -14,7 +14,7 @@ use super::{View, request_page};
 use crate::http::openapi::sample;
 use crate::http::pages::language::Language;
 use crate::store::RequestRow;
-use crate::task::decision::{Action, Then as Consequence};
+use crate::task::decision::{Action, Consequence};
 use crate::task::id::RequestId;
 use crate::task::item::{Fact, Item, Part, PartType};
 use crate::task::request::{RequestKind, Warning};

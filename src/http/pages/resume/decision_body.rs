@@ -257,7 +257,7 @@ fn read_call_decisions(
         let place = pointer(&at, &call);
         if place == at {
             // The name `call` is too long for a pointer, so `pointer` has returned `at` unchanged.
-            // The id of a call is never so long, so the name is a mistake, which `at` locates.
+            // No call has so long an id, so the name is a mistake. Its pointer is `at`.
             fields.refuse("decisions", "answers by `tool_call_id`");
             continue;
         }

@@ -164,8 +164,8 @@ fn questions(site: &Site<'_>, pending: &[RequestRow]) -> Markup {
     }
 }
 
-/// Renders the section in which the script `pages/follow.js` adds the entries of later events to the
-/// log.
+/// Renders the section in which the script `pages/follow.js` adds the entries of later events to
+/// the log.
 fn live_section(site: &Site<'_>, row: &TaskRow, log: &Markup, address: &str) -> Markup {
     let words = site.words();
     html! {

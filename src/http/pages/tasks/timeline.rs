@@ -2,8 +2,8 @@
 //! numbers. The script `pages/follow.js` loads the page again for later events, and moves the new
 //! entries unchanged into the open page.
 //!
-//! Invariant: each text of an agent, a tool or a user is escaped. The box around a text or the line
-//! above the text names the author.
+//! Invariant: each text of an agent, a tool or a person is escaped. The box around a text or the
+//! line above the text names the author.
 
 use maud::{Markup, html};
 
@@ -87,8 +87,8 @@ async fn read_between(
     loop {
         let read = http.store.events(part, after, portion).await?;
         let within = || read.events.iter().take_while(|event| event.number <= last);
-        // At a gate, the turn with the call has this `finish_reason`. The task has so few events
-        // that every read with the message also returns this turn.
+        // The turn with a gate's call has this `finish_reason`. The task of such a call has so few
+        // events that a read of its message always returns the turn, too.
         let is_gate_call = read.events.iter().any(|event| {
             matches!(&event.item.fact, Fact::AssistantMessage(turn) if turn.finish_reason == FinishReason::Gate)
         });
@@ -319,7 +319,7 @@ fn labeled_box(label: &str, inside: &Markup) -> Markup {
     html! { div.agent { p.by { (label) } (inside) } }
 }
 
-/// Renders a text of an agent, a tool or a user, cut at [`MAX_TEXT_CHARS`] characters.
+/// Renders a text of an agent, a tool or a person, cut at [`MAX_TEXT_CHARS`] characters.
 fn quote(words: &Translations, text: &str) -> Markup {
     html! { pre dir="auto" { (truncate(text)) } (truncation_note(words, text)) }
 }

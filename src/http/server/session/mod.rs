@@ -45,8 +45,8 @@ pub(crate) fn wants_page(method: &Method, headers: &HeaderMap) -> bool {
     matches!(*method, Method::GET | Method::HEAD) && wants_html(headers)
 }
 
-/// Redirects to the sign-in page, which leads to `uri` after the sign-in. The response is the same
-/// whether or not the path of `uri` exists.
+/// Redirects to the sign-in page, which leads to `uri` after the sign-in. The response does not
+/// tell whether the task or request in `uri` exists.
 #[must_use]
 pub(crate) fn redirect_to_sign_in(uri: &Uri, public_url: &str) -> Response {
     let prefix = path_prefix(public_url);

@@ -175,35 +175,42 @@ async fn child_that_answers_nothing_after_a_timeout_is_ended() {
     let (observed, _observing) = observed();
     let mut server = Served::running(&script);
     server.stdio.limits.alive = SHORT;
-    let late = McpOutcome::Unknown(NO_ANSWER_IN_TIME.to_owned());
-    assert_eq!(server.call(&OwnedCall::default(), SHORT).await, late);
+    server.stdio.session().await.unwrap();
+    let calls = [1, 2].map(|id| OwnedCall {
+        id,
+        ..OwnedCall::default()
+    });
+    let late = || McpOutcome::Unknown(NO_ANSWER_IN_TIME.to_owned());
+    let outcomes = join_all(calls.iter().map(|call| server.call(call, SHORT))).await;
+    assert_eq!(outcomes, [late(), late()]);
     let (child, _) = ids(server.directory.path());
     until("the child has ended", || !lives(child)).await;
+    server.stdio.checks.wait().await;
     assert_eq!(server.count("end of input"), 1);
-    assert!(observed.text().contains(SILENT));
+    assert_eq!(observed.text().matches(SILENT).count(), 1);
 }
 
 #[tokio::test]
 async fn outcome_of_a_timed_out_call_and_a_shutdown_do_not_wait_for_the_check_of_the_child() {
     let (observed, _observing) = observed();
     let server = Served::running(&format!("{IDS}deaf = True\ndef call(m): pass"));
-    let began = Instant::now();
     let late = McpOutcome::Unknown(NO_ANSWER_IN_TIME.to_owned());
     assert_eq!(server.call(&OwnedCall::default(), SHORT).await, late);
     until("the check has begun", || server.count("ping") == 1).await;
+    let began = Instant::now();
     let (child, guard) = ids(server.directory.path());
     assert!(lives(child));
     server.stdio.close().await;
     assert!(!lives(child) && !lives(guard));
     server.stdio.checks.wait().await;
-    assert!(began.elapsed() < LONG, "the time limit of the check");
+    assert!(began.elapsed() < LONG / 2, "the time limit of the check");
     assert!(!observed.text().contains(SILENT));
 }
 
 #[tokio::test]
 async fn call_during_the_check_of_a_hung_child_is_sent_to_the_next_child() {
     let script = "deaf = not os.path.exists('hung')\nopen('hung', 'w').close()\ndef call(m):\n    if not deaf: say(m['id'], 'done')";
-    let mut server = Served::running(script);
+    let mut server = Served::running(&format!("{IGNORE_TERM}{script}"));
     server.stdio.limits.alive = SHORT;
     let late = McpOutcome::Unknown(NO_ANSWER_IN_TIME.to_owned());
     assert_eq!(server.call(&OwnedCall::default(), SHORT).await, late);
@@ -231,7 +238,7 @@ async fn call_after_the_check_of_a_hung_child_is_prepared_with_the_tools_of_the_
 }
 
 #[tokio::test]
-async fn child_whose_list_is_late_and_that_answers_within_the_time_of_a_start_goes_on() {
+async fn child_whose_list_is_late_and_that_answers_the_check_in_time_goes_on() {
     let slow = "import time\nanswer = send\ndef send(m):\n    while 'tools' in m.get('result', {}) and not os.path.exists('go'): time.sleep(0.01)\n    answer(m)";
     let mut server = Served::running(slow);
     server.stdio.session().await.unwrap();
@@ -254,8 +261,9 @@ async fn child_that_lists_no_tools_and_answers_no_check_is_ended_unless_a_call_i
     let mut server = Served::running(&format!("{IDS}{silent}"));
     server.stdio.session().await.unwrap();
     server.stdio.limits = TimeLimits {
-        start: SHORT,
+        start: Duration::from_hours(1),
         list: SHORT,
+        after_list: SHORT,
         ..server.stdio.limits
     };
     let asking = OwnedCall::default();
@@ -285,7 +293,10 @@ async fn child_that_does_not_read_is_ended_at_the_timeout_of_a_write() {
     };
     let unwritten = async {
         until("the server is busy", || server.count("busy") == 1).await;
-        server.call(&big, SHORT).await
+        let outcome = server.call(&big, SHORT).await;
+        server.stdio.checks.wait().await;
+        assert_eq!(*server.changes.borrow(), 1);
+        outcome
     };
     let outcomes = tokio::join!(server.call(&first, LONG), unwritten);
     let lost = || McpOutcome::Unknown(ANSWER_LOST.to_owned());
@@ -350,6 +361,7 @@ async fn start_has_its_own_time_and_a_list_its_own() {
         let log = (Arc::default(), false);
         let stdio = Stdio::new("files", command, None, timeout, changes.clone(), log);
         assert_eq!(stdio.limits.start, Duration::from_secs(start));
+        assert_eq!(stdio.limits.after_list, Duration::from_mins(1));
     }
     let lists_nothing =
         "answer = send\ndef send(m):\n    if 'tools' not in m.get('result', {}): answer(m)";

@@ -96,7 +96,7 @@ async fn refusal_is_final_at_once_and_shows_no_secret() {
 
 #[tokio::test]
 async fn secret_across_the_end_of_the_part_that_is_read_of_a_refusal_leaves_nothing_behind() {
-    // Of a refusal, 64 KiB are read, and its error text has no blanks at its ends.
+    // The client reads 64 KiB of a refusal, and removes the blanks at the ends of the error text.
     for (begin, shown) in [("", ""), ("wrong:", ": wrong:…")] {
         let blanks = " ".repeat(64 * 1024 - begin.len() - 9);
         let body = format!("{begin}{blanks}sk-very-secret");

@@ -13,7 +13,7 @@ use crate::http::openapi::sample;
 use crate::http::pages::language::Language;
 use crate::http::pages::translations::Translations;
 use crate::store::RequestRow;
-use crate::task::decision::{Action, CallAnswer, Then};
+use crate::task::decision::{Action, CallAnswer, Consequence};
 use crate::task::id::{CallId, RequestId};
 use crate::task::item::{CloseReason, Fact, FinishReason, Item, Outcome, ToolResult, Turn, Usage};
 use crate::task::request::RequestKind;
@@ -48,7 +48,7 @@ fn decided(mut row: RequestRow, action: Action) -> RequestRow {
     row
 }
 
-fn then(mut row: RequestRow, then: Then) -> RequestRow {
+fn then(mut row: RequestRow, then: Consequence) -> RequestRow {
     row.answers.last_mut().unwrap().1.then = Some(then);
     row
 }

@@ -2,7 +2,7 @@
 //! pointer of the mistake.
 
 use super::*;
-use crate::task::decision::Then;
+use crate::task::decision::Consequence;
 use crate::task::grant::GrantScope;
 use serde_json::json;
 
@@ -33,7 +33,7 @@ fn every_form_of_answer_is_read() {
     );
     assert_eq!(
         body(json!({"action": "reject", "then": "cancel_root"})),
-        read_whole(Action::Reject, Some(Then::CancelRoot))
+        read_whole(Action::Reject, Some(Consequence::CancelRoot))
     );
     assert_eq!(
         body(json!({"action": "retry", "reason": null})),
@@ -62,7 +62,7 @@ fn every_form_of_answer_is_read() {
         panic!()
     };
     assert_eq!(answers.len(), 4);
-    assert_eq!(answers["b"].then, Some(Then::Continue));
+    assert_eq!(answers["b"].then, Some(Consequence::Continue));
     assert_eq!(answers["c"].arguments.as_deref(), Some(r#"{"x":1}"#));
 }
 

@@ -226,7 +226,7 @@ fn several_calls_are_counted_by_status() {
         ),
         "Decided by bob, eve: 1 ran, 1 not started yet, 1 answered by a person, 1 rejected."
     );
-    let none = then(decided(row.clone(), Action::Reject), Then::Cancel);
+    let none = then(decided(row.clone(), Action::Reject), Consequence::Cancel);
     assert_eq!(
         say(&none, vec![]),
         "Rejected by bob. The task was canceled."
@@ -244,7 +244,7 @@ fn several_calls_are_counted_by_status() {
     cut_short.answers = sample::answer("eve", Action::Reject, &[calls[0]], true)
         .into_iter()
         .collect();
-    let cut_short = then(cut_short, Then::Cancel);
+    let cut_short = then(cut_short, Consequence::Cancel);
     let canceled = calls[1..]
         .iter()
         .map(|call| ended(*call, Outcome::Canceled));

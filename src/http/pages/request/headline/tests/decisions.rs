@@ -7,13 +7,13 @@ fn headline_of_a_rejection_names_the_consequence() {
     let row = decided(sample::request(), Action::Reject);
     let call = own(&row, 0);
     let rejected = || vec![ended(call, Outcome::Rejected)];
-    let canceled = then(row.clone(), Then::Cancel);
+    let canceled = then(row.clone(), Consequence::Cancel);
     let facts = [rejected(), vec![status(TaskStatus::Canceled)]].concat();
     assert_eq!(
         say(&canceled, facts.clone()),
         "Rejected by bob. The task was canceled."
     );
-    let root = then(row.clone(), Then::CancelRoot);
+    let root = then(row.clone(), Consequence::CancelRoot);
     assert_eq!(
         say(&root, facts.clone()),
         "Rejected by bob. The whole task tree was canceled."
@@ -24,7 +24,7 @@ fn headline_of_a_rejection_names_the_consequence() {
         say(&sub, facts),
         "Rejected by bob. The agent's task was canceled; the agent that called it is told."
     );
-    let goes_on = then(row, Then::Continue);
+    let goes_on = then(row, Consequence::Continue);
     assert_eq!(
         say(&goes_on, rejected()),
         "Rejected by bob. The agent will be told."
