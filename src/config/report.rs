@@ -86,8 +86,8 @@ impl ConfigReport {
             let mut placed: Vec<_> = from
                 .iter()
                 .map(|mistake| {
-                    let (order, position, path) = place(file, root, mistake);
-                    let (_, keys) = split_position(root, mistake);
+                    let (explicit, keys) = split_position(root, mistake);
+                    let (order, position, path) = place(file, root, explicit, keys);
                     let line = ReportLine {
                         position,
                         path,
@@ -228,9 +228,14 @@ fn split_position<'m>(root: &Node, mistake: &'m Mistake) -> (Option<&'m str>, &'
 }
 
 /// Returns three values: the position of a mistake as numbers, by which the mistakes are sorted;
-/// the position as text; and the mistake's path of keys.
-fn place(file: &str, root: &Node, mistake: &Mistake) -> ((usize, usize), String, String) {
-    let (explicit, path) = split_position(root, mistake);
+/// the position as text; and the mistake's path of keys. `explicit` and `path` are those of
+/// [`split_position`].
+fn place(
+    file: &str,
+    root: &Node,
+    explicit: Option<&str>,
+    path: &[String],
+) -> ((usize, usize), String, String) {
     let (order, position) = match explicit.map(|mark| (mark, mark.split_once(':'))) {
         Some((_, Some((line, column)))) => {
             let order = (

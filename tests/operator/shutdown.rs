@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use macro_rules_attribute::apply;
@@ -126,6 +127,20 @@ async fn sigterm_answers_waiting_clients_lets_a_call_end_and_takes_no_work(on: O
     assert_eq!(tool.ledger().len(), 1, "the call did not run again");
 }
 
+/// Starts the service again. Asserts that the task in `answer` then completes, and that its call
+/// does not run again.
+async fn completes_without_a_second_call(
+    folder: &Path,
+    yaml: &str,
+    answer: &Value,
+    (model, tool): (&FakeModel, &FakeTool),
+) {
+    let again = Served::start(folder, yaml, &[]);
+    model.otherwise(|_| text_answer("done"));
+    assert_eq!(ended(&again, answer).await["status"], "Completed");
+    assert_eq!(tool.ledger().len(), 1, "the call did not run again");
+}
+
 /// A terminal sends SIGINT for Ctrl-C.
 #[tokio::test(flavor = "multi_thread")]
 async fn sigint_answers_waiting_clients_and_lets_a_call_end() {
@@ -143,10 +158,7 @@ async fn sigint_answers_waiting_clients_and_lets_a_call_end() {
     not_ready(&served).await;
     tool.open();
     assert_eq!(served.process.wait().unwrap().code(), Some(0));
-    let again = Served::start(folder.path(), &yaml, &[]);
-    model.otherwise(|_| text_answer("done"));
-    assert_eq!(ended(&again, &answer).await["status"], "Completed");
-    assert_eq!(tool.ledger().len(), 1, "the call did not run again");
+    completes_without_a_second_call(folder.path(), &yaml, &answer, (&model, &tool)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -178,10 +190,7 @@ async fn sighup_lets_a_call_end_although_a_closed_terminal_sends_it_twice() {
     );
     tool.open();
     assert_eq!(served.process.wait().unwrap().code(), Some(0));
-    let again = Served::start(folder.path(), &yaml, &[]);
-    model.otherwise(|_| text_answer("done"));
-    assert_eq!(ended(&again, &answer).await["status"], "Completed");
-    assert_eq!(tool.ledger().len(), 1, "the call did not run again");
+    completes_without_a_second_call(folder.path(), &yaml, &answer, (&model, &tool)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
