@@ -11,7 +11,7 @@ use super::rows::{
     ApproverLine, ChangeRows, CredentialLine, DecisionLine, GrantLine, ItemLine, RequestLine,
     RequestUpdateLine, RequiredState, TaskLine, UseLine,
 };
-use crate::task::change::{AskerPresence, Change, Guard, LeaseChange, TaskChange};
+use crate::task::change::{Change, Guard, LeaseChange, TaskChange};
 use crate::task::credential::SealedCredential;
 use crate::task::decision::{Action, CallAnswer, Decision};
 use crate::task::id::{RequestId, TaskId};
@@ -26,6 +26,7 @@ use crate::task::status::{RequestStatus, TaskStatus};
 pub(super) fn rows(change: Change, event_filters: &EventFilters) -> Option<ChangeRows> {
     let mut rows = ChangeRows {
         gets_notice: event_filters.matches(&change),
+        history_fence: history_fence(&change),
         is_general: false,
         root: change.root,
         tenant: change.tenant,
@@ -39,7 +40,6 @@ pub(super) fn rows(change: Change, event_filters: &EventFilters) -> Option<Chang
         credentials: Vec::new(),
         grants: Vec::new(),
         uses: Vec::new(),
-        permit_fence: None,
         idempotency: change.idempotency,
     };
     let mut updates = Updates::new();
@@ -87,7 +87,6 @@ impl ChangeRows {
         if twice || !fits {
             return None;
         }
-        self.permit_fence = self.permit_fence.or_else(|| permit_fence(&task));
         let facts = mem::take(&mut task.facts);
         let credentials = mem::take(&mut task.credentials);
         let mut line = TaskLine {
@@ -312,15 +311,12 @@ impl TaskLine {
     }
 }
 
-/// Returns the [`ChangeRows::permit_fence`] of a task's change; `None` unless the change gives a
-/// permit to the asker of a stored gate call. Such a change starts the call, and stores that the
-/// permit is delivered. A new task needs no fence, because it has no history that could be lost.
-fn permit_fence(task: &TaskChange) -> Option<i64> {
-    let mut facts = task.facts.iter();
-    let gives_permit = matches!(task.guard, Guard::Version(_))
-        && task.asker == Some(AskerPresence::Delivered)
-        && facts.any(|fact| matches!(fact, Fact::ToolStarted { .. }));
-    gives_permit.then(|| task.history_uncertain_until.map_or(0, |until| until.0))
+/// Returns the [`ChangeRows::history_fence`] of a change; `None` if the change requires no version
+/// of a stored task. A new task needs no fence, because it has no history that could be lost.
+fn history_fence(change: &Change) -> Option<i64> {
+    let mut tasks = change.tasks.iter();
+    let requires_version = tasks.any(|task| matches!(task.guard, Guard::Version(_)));
+    requires_version.then(|| change.history_uncertain_until.unwrap_or_default().0)
 }
 
 /// Converts a duration to microseconds. The result is limited, so that adding it to the current

@@ -6,7 +6,7 @@
 //! rows, and `held_grants` locks the standing decisions. These three read the rows as they are
 //! after the wait for the locks. All other reads return the rows as they were before this wait, so
 //! no other read may decide whether a change is taken. The only exception is the comparison with
-//! `permit_fence`, which reads the row of `database_identity`. Before the first statement of each
+//! `history_fence`, which reads the row of `database_identity`. Before the first statement of each
 //! connection, this row is checked and updated if needed (see `identity.rs`), so each statement
 //! reads that version of the row or a newer one. Nothing is written for a change that is not taken.
 //! Each task row is updated at most once.
@@ -134,7 +134,7 @@ with changes as materialized (
         or (u.overdue and coalesce(h.expires_at > m.at, true))
     union all
     select c.change from changes c
-     where c.permit_fence < (select k.doubted_at from database_identity k where k.id = 1){refused_grants}
+     where c.history_fence <> coalesce((select k.doubted_at from database_identity k where k.id = 1), 0){refused_grants}
 ), taken as materialized (
     select c.change, c.root_task_id from changes c where c.change <> all (array(select change from refused))
 ), inserted_tasks as (

@@ -15,7 +15,7 @@
 //! sorted by id. Request rows are locked after the task rows. If tasks are locked before the
 //! update, the statement reads the clock only when it has all locks. A change is refused if its
 //! task has another version than the change expects, if its request is not in the state that the
-//! change requires, or if its `permit_fence` is before `doubted_at`.
+//! change requires, or if its `history_fence` differs from `doubted_at`.
 
 use std::sync::OnceLock;
 
@@ -178,7 +178,7 @@ const LOCKED: &str = "
     select {now} as at where (select count(*) from locked) + (select count(*) from held) >= 0
 ), ready as materialized (
     select n.*, null::bigint as required, null::uuid as own_call, m.at as moment
-      from n cross join moment m where n.updated_request is null and {fenced}
+      from n cross join moment m where n.updated_request is null
     union all
     select {tasks+line_ranges of h}, h.required, h.own_call, m.at as moment
       from held h cross join moment m
@@ -187,19 +187,17 @@ const LOCKED: &str = "
        and (not h.overdue or h.expires_at <= m.at)
 )";
 
-/// Compares [`ChangeRows::permit_fence`] with `doubted_at` (see `commit_postgres.rs`). A change
-/// with a `permit_fence` sets `asker_until`, so its batch has `NEEDS_LOCKS`. The change updates no
-/// request (see `is_single`). The comparison is null, and so refuses nothing, if the change has no
-/// `permit_fence`, or if `doubted_at` is null because the database was never restored.
-const FENCED: &str = "coalesce(n.permit_fence >=
-        (select k.doubted_at from database_identity k where k.id = 1), true)";
+/// Compares [`ChangeRows::history_fence`] with `doubted_at` (see `commit_postgres.rs`), which is
+/// null if the database was never restored.
+const FENCED: &str = "n.history_fence = coalesce(
+        (select k.doubted_at from database_identity k where k.id = 1), 0)";
 
 const UPDATED: &str = "
 , updated as (
     update agent_task t set {agent_task.sets}
       from ready n
      where n.guard = 1 and t.task_id = n.task_id and t.root_task_id = n.task_id and t.version = n.version
-       and t.last_seq = n.last_seq
+       and t.last_seq = n.last_seq and {fenced}
     returning {line_ranges of n}, n.change, n.required, n.own_call, t.task_id, t.tenant, t.user_id, t.agent, t.call_key,
         {time} as at, t.next_event - n.events as base, n.lease, n.lease_time, {claimable}
 )";
@@ -349,7 +347,6 @@ pub(super) fn is_single(rows: &ChangeRows) -> bool {
         && has_one_update_at_most
         && (line.requires_version() || rows.request_updates.is_empty())
         && rows.credentials.is_empty()
-        && (rows.permit_fence.is_none() || rows.request_updates.is_empty())
         && !rows.has_grants()
 }
 

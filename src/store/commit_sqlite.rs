@@ -1,8 +1,8 @@
 //! Writes a batch of changes on `SQLite`, as one `BEGIN IMMEDIATE` transaction. No other writer
 //! runs during the transaction, so the rows that the transaction reads do not change until the
 //! commit. The effect equals that of the single statement in `commit_postgres.rs`, except that
-//! `ChangeRows::permit_fence` is not compared: on `SQLite`, the history becomes uncertain only when
-//! the file is opened.
+//! `ChangeRows::history_fence` is not compared: on `SQLite`, the history becomes uncertain only
+//! when the file is opened.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};

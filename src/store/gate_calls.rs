@@ -15,6 +15,7 @@
 //! calls ever made.
 
 use std::slice;
+use std::time::Duration;
 
 use uuid::Uuid;
 
@@ -62,7 +63,7 @@ select c.user_id, c.task_id, c.status, c.call_key, c.asker_until, c.updated_at,
               where t.tenant = $1 and t.agent = $2 and t.user_id = p.user_id and t.session_id = $4 and t.call_tool = $5
                 and t.call_key = k.call_key
               order by t.task_id desc limit $8) x
-          where x.status in ('Running', 'Paused') or x.updated_at >= $7
+          where x.status in ('Running', 'Paused') or x.updated_at >= " (now 9) " - $7::bigint
           order by case when x.status = 'Running' then 0 when x.status = 'Paused' then 2
                     when x.asker_until = 0 then 1 else 3 end, x.task_id desc limit 20) y)
      union all
@@ -104,7 +105,7 @@ select c.user_id, c.task_id, c.status, c.call_key, c.asker_until, c.updated_at,
             where i.tenant = $1 and i.agent = $2 and i.user_id = p.user_id and i.session_id = $4
               and i.call_tool = $5 and i.call_key = k.value
             order by i.task_id desc limit $8)
-       and (t.status in ('Running', 'Paused') or t.updated_at >= $7)
+       and (t.status in ('Running', 'Paused') or t.updated_at >= $9 - $7)
      union all
     select p.user_id, t.task_id, t.status, t.call_key, t.asker_until, t.updated_at, null, null,
            row_number() over (partition by p.user_id order by t.task_id desc) as place
@@ -206,8 +207,9 @@ pub struct EqualCall {
 impl Store {
     /// Reads the earlier calls that affect how a new call of `tool` is handled. All of them are
     /// calls of one user, in one session and at one gate. [`FoundCalls::calls`] has two groups:
-    /// - the equal calls: they have one of the `keys`, and either are open or ended at or after the
-    ///   time `since`. Only the newest `MAX_EQUAL_CALLS` calls with a key are looked at.
+    /// - the equal calls: they have one of the `keys`, and either are open or ended at most
+    ///   `max_age` ago, by the database's clock. Only the newest `MAX_EQUAL_CALLS` calls with a key
+    ///   are looked at.
     /// - the other calls of the tool whose outcome is unknown and about which people are asked.
     ///
     /// For each stored spelling of the user's id, a group has at most 20 calls. Of more than 20
@@ -228,7 +230,7 @@ impl Store {
         session_id: &str,
         tool: &str,
         keys: &[String],
-        since: Time,
+        max_age: Duration,
     ) -> Result<FoundCalls, ReadError> {
         let [names, name_keys] = spelled(slice::from_ref(user));
         let values = values![
@@ -238,7 +240,7 @@ impl Store {
             session_id,
             tool,
             keys,
-            since.0,
+            max_age,
             MAX_EQUAL_CALLS,
             Value::Now,
             name_keys,

@@ -43,15 +43,16 @@ select case when not pg_is_in_recovery() then 'untold' end as server_identity, k
 
 /// Records the server's identity. If a different identity was recorded before, the history up to
 /// now becomes uncertain. The server's clock may be behind the newest times in the database, so
-/// `greatest` also takes the newest `updated_at` of all tasks. Several connections may find a new
-/// identity at the same time. Because the statement locks the row first, the first connection
-/// updates the row while the others wait. The others then find the identity recorded, and need not
-/// read all tasks.
+/// `greatest` also takes the newest `updated_at` of all tasks. The new `doubted_at` is later than
+/// the stored one, so the comparison with `ChangeRows::history_fence` tells two histories apart.
+/// Several connections may find a new identity at the same time. Because the statement locks the
+/// row first, the first connection updates the row while the others wait. The others then find the
+/// identity recorded, and need not read all tasks.
 const RECORD_IDENTITY: &str = "
 with mine as materialized (
     select id from database_identity where id = 1 and identity is distinct from $1 for update
 )
-update database_identity k set identity = $1, doubted_at = case when k.identity is not null then greatest(k.doubted_at,
+update database_identity k set identity = $1, doubted_at = case when k.identity is not null then greatest(k.doubted_at + 1,
        (extract(epoch from clock_timestamp()) * 1000000)::bigint, (select max(updated_at) from agent_task))
        else k.doubted_at end
   from mine where k.id = mine.id";
@@ -60,7 +61,7 @@ update database_identity k set identity = $1, doubted_at = case when k.identity 
 /// reports a restore.
 const MARK_RESTORED: Sql = sql!(
     "update database_identity set doubted_at = (select max(m.at) from (select " (now 1) " as at
-        union all select updated_at from agent_task union all select doubted_at from database_identity) m)
+        union all select updated_at from agent_task union all select doubted_at + 1 from database_identity) m)
       where id = 1 returning doubted_at"
 );
 

@@ -179,7 +179,7 @@ pub(super) use list;
 pub(super) const CHANGES: List = list!("changes", changes(), |entry|
     change: bigint = entry.number,
     root_task_id: uuid = entry.rows.root.0,
-    permit_fence: bigint = entry.rows.permit_fence,
+    history_fence: bigint = entry.rows.history_fence,
 );
 
 /// The list has one line for each change of a batch. The line holds the request that the change
@@ -193,7 +193,7 @@ pub(super) const LINE_RANGES: List = list!("line_ranges", line_ranges(), |entry|
     becomes: text = entry.rows.request_updates.first().and_then(super::rows::RequestUpdateLine::end).map(RequestStatus::as_str),
     closed_seq: bigint = entry.rows.request_updates.first().and_then(|line| line.closed_seq),
     ends: boolean = entry.rows.tasks.iter().any(super::rows::TaskLine::ends),
-    permit_fence: bigint = entry.rows.permit_fence,
+    history_fence: bigint = entry.rows.history_fence,
     items_from: bigint = entry.items.0,
     items_to: bigint = entry.items.1,
     requests_from: bigint = entry.requests.0,

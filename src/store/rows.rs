@@ -30,12 +30,13 @@ pub(super) struct ChangeRows {
     pub(super) grants: Vec<GrantLine>,
     /// The uses of standing decisions by calls that the change starts.
     pub(super) uses: Vec<UseLine>,
-    /// Set for a change that gives a permit to the asker of a stored gate call: the time in
-    /// microseconds up to which the history was uncertain when the caller read the journal; 0 if
-    /// all of it was certain. On Postgres, the change is refused if the database has a later time:
-    /// the database may be a standby that was promoted after the caller read the journal. On
-    /// `SQLite`, the time is not compared, because it changes only when a process opens the file.
-    pub(super) permit_fence: Option<i64>,
+    /// Set for a change that requires a certain version of a stored task: the time in microseconds
+    /// up to which the history was uncertain when the caller read the journal; 0 if all of it was
+    /// certain. On Postgres, the change is refused if the database has another time: the database
+    /// may be a standby that was promoted after the caller read the journal, and whose tasks have
+    /// reached the same versions again. On `SQLite`, the time is not compared, because it changes
+    /// only when a process opens the file.
+    pub(super) history_fence: Option<i64>,
     /// Whether the change also writes a row of the table `notice`, because a message may be sent
     /// about one of its events.
     pub(super) gets_notice: bool,

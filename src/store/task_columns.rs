@@ -211,7 +211,6 @@ pub(super) fn texts(line: &TaskLine) -> impl Iterator<Item = &String> {
         call,
         in_quarantine: _,
         credentials: _,
-        history_uncertain_until: _,
     } = &line.task;
     let new = line.new_task().into_iter().flat_map(new_texts);
     let call = call.iter().flat_map(|call| [&call.tool, &call.key]);

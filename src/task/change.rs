@@ -33,6 +33,11 @@ pub struct Change {
     pub resumed: Vec<RequestId>,
     /// Row for the `Idempotency-Key` of the command that this commit carries out, if any.
     pub idempotency: Option<IdempotencyRow>,
+    /// The [`Journal::history_uncertain_until`] of the journal from which the change was made. On
+    /// Postgres, the commit of a change with [`Guard::Version`] fails as stale if the database has
+    /// another time. The database is then a restored backup or a promoted standby, in which another
+    /// commit may have the version and the `seq` of a commit that was lost.
+    pub history_uncertain_until: Option<Time>,
 }
 
 /// The part of a [`Change`] that concerns one task.
@@ -70,11 +75,6 @@ pub struct TaskChange {
     /// Credentials that a person provided for the task. A change that ends the task writes no
     /// credentials and removes the stored credentials.
     pub credentials: Vec<SealedCredential>,
-    /// The [`Journal::history_uncertain_until`] of the journal from which the change was made. If
-    /// the change gives the asker of a stored gate call a permit, and the database has a later
-    /// time, the commit fails as stale, because the call may have run in the lost part of the
-    /// history. Any other change ignores this time.
-    pub history_uncertain_until: Option<Time>,
 }
 
 impl TaskChange {
@@ -95,7 +95,6 @@ impl TaskChange {
             call: None,
             in_quarantine: None,
             credentials: Vec::new(),
-            history_uncertain_until: None,
         }
     }
 }

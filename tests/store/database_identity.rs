@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use holdpoint::secret::Secret;
 use holdpoint::store::{CommitError, OpenError, Settings, Store};
-use holdpoint::task::change::{AskerPresence, TaskChange};
+use holdpoint::task::change::{AskerPresence, Change, TaskChange};
+use holdpoint::task::decision::Action;
 use holdpoint::task::id::{CallId, TaskId};
 use holdpoint::task::item::Fact;
 use holdpoint::task::time::Time;
@@ -16,7 +17,7 @@ use holdpoint::world::SystemClock;
 use macro_rules_attribute::apply;
 use tokio::time::timeout;
 
-use super::store_fixture::{StoreFixture, both, finance, fresh};
+use super::store_fixture::{StoreFixture, both, change, finance, fresh, said};
 use crate::support::postgres::{Cluster, run};
 
 /// Opens the same database as another process would.
@@ -253,37 +254,79 @@ async fn permit(fixture: &StoreFixture, task: TaskId) -> TaskChange {
     }
 }
 
+/// Returns changes of three tasks. The statement for changes of single tasks writes the first
+/// without a lock before the update. Before the update of the second, it locks the task, and before
+/// that of the third, also the request.
+async fn changes(fixture: &StoreFixture) -> [TaskChange; 3] {
+    let mut more = fixture.next(fixture.task().await).await;
+    more.facts = vec![said("more")];
+    let (paused, question) = fixture.paused(finance(1)).await;
+    [
+        more,
+        permit(fixture, fixture.task().await).await,
+        fixture
+            .deciding(paused, &question, "carol", Action::Approve)
+            .await,
+    ]
+}
+
 #[tokio::test]
-async fn permit_is_committed_in_a_database_that_was_never_restored() {
+async fn change_is_committed_in_a_database_that_was_never_restored() {
     for fixture in [
         StoreFixture::postgres().await,
         StoreFixture::with_general_statement().await,
     ] {
         assert_eq!(fixture.store.history_uncertain_until(), None);
-        let task = fixture.task().await;
-        let permit = permit(&fixture, task).await;
-        assert!(fixture.write(permit).await.is_ok());
+        for task in changes(&fixture).await {
+            assert!(fixture.write(task).await.is_ok());
+        }
     }
 }
 
-/// The commit may be the first statement on a promoted standby. The journal was read before, and
-/// the call may have run in the lost history.
+/// The commit may be the first statement on a promoted standby. The journal was read before, so its
+/// last items may be lost, although the task has the version of the journal again.
 #[tokio::test]
-async fn permit_by_a_journal_that_was_read_before_a_promotion_is_stale() {
+async fn change_by_a_journal_that_was_read_in_another_history_is_stale() {
+    for fixture in [
+        StoreFixture::postgres().await,
+        StoreFixture::with_general_statement().await,
+    ] {
+        let changes = changes(&fixture).await;
+        let promoted = "update database_identity
+            set doubted_at = (select max(updated_at) from agent_task) returning doubted_at";
+        let doubted_at = fixture.number(promoted).await;
+        for task in changes {
+            let by_journal = |history_uncertain_until| {
+                fixture.store.commit(Change {
+                    history_uncertain_until,
+                    ..change(task.task_id, vec![task.clone()])
+                })
+            };
+            // The second of these journals was read on a server whose clock is ahead.
+            for before in [None, Some(Time(doubted_at + 1))] {
+                assert_eq!(by_journal(before).await, Err(CommitError::Stale));
+            }
+            let journal = fixture.store.journal(task.task_id).await.unwrap().unwrap();
+            assert_eq!(journal.history_uncertain_until, Some(Time(doubted_at)));
+            assert!(by_journal(journal.history_uncertain_until).await.is_ok());
+        }
+    }
+}
+
+#[tokio::test]
+async fn second_promotion_to_a_server_whose_clock_is_behind_begins_another_history() {
     let fixture = StoreFixture::postgres().await;
-    let task = fixture.task().await;
-    let permit = permit(&fixture, task).await;
-    let promoted = "update database_identity
-        set doubted_at = (select max(updated_at) from agent_task) returning doubted_at";
-    fixture.execute(promoted).await;
-    assert_eq!(fixture.write(permit.clone()).await, Err(CommitError::Stale));
-    let journal = fixture.store.journal(task).await.unwrap().unwrap();
-    assert!(journal.history_uncertain_until.is_some());
-    let read_again = TaskChange {
-        history_uncertain_until: journal.history_uncertain_until,
-        ..permit
-    };
-    assert!(fixture.write(read_again).await.is_ok());
+    fixture.store.close().await;
+    let ahead = "update database_identity set identity = '17/00000009/1',
+        doubted_at = (extract(epoch from now()) * 1000000)::bigint + 3600000000 returning doubted_at";
+    let first = fixture.number(ahead).await;
+    for restored in [false, true] {
+        let store = again(&fixture, restored).await;
+        assert!(store.history_uncertain_until() > Some(Time(first)));
+        store.close().await;
+        let first_again = format!("update database_identity set doubted_at = {first} returning id");
+        fixture.execute(&first_again).await;
+    }
 }
 
 /// A hosted server may hide its identity. If a server begins or ceases to hide its identity, it

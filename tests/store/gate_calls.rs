@@ -25,6 +25,7 @@ use super::store_fixture::{
 };
 
 const MINUTE: Duration = Duration::from_mins(1);
+const ANY_AGE: Duration = Duration::MAX;
 
 #[derive(Clone, Copy)]
 pub struct Call {
@@ -108,14 +109,14 @@ fn key(task_id: TaskId) -> IdempotencyRow {
 }
 
 /// Like [`found`], but returns only the calls.
-async fn equal(fixture: &StoreFixture, since: Time) -> Vec<EqualCall> {
-    found(fixture, since).await.calls
+async fn equal(fixture: &StoreFixture, max_age: Duration) -> Vec<EqualCall> {
+    found(fixture, max_age).await.calls
 }
 
 /// Returns the earlier calls that the store finds for a new call like [`CALL`] with the keys `b:1`
-/// and `k:1`. Calls that ended before `since` are left out.
-pub async fn found(fixture: &StoreFixture, since: Time) -> FoundCalls {
-    found_by_keys(fixture, CALL, &["b:1", "k:1"], since).await
+/// and `k:1`. Calls that ended more than `max_age` ago are left out.
+pub async fn found(fixture: &StoreFixture, max_age: Duration) -> FoundCalls {
+    found_by_keys(fixture, CALL, &["b:1", "k:1"], max_age).await
 }
 
 /// Like [`found`], but for a new call like `call`, with `keys` instead of its key.
@@ -123,7 +124,7 @@ async fn found_by_keys(
     fixture: &StoreFixture,
     call: Call,
     keys: &[&str],
-    since: Time,
+    max_age: Duration,
 ) -> FoundCalls {
     let keys: Vec<String> = keys.iter().map(|key| (*key).to_owned()).collect();
     let user = call.user.into();
@@ -134,7 +135,7 @@ async fn found_by_keys(
         call.session,
         call.tool,
         &keys,
-        since,
+        max_age,
     );
     read.await.unwrap()
 }
@@ -206,7 +207,7 @@ async fn identity_that_a_later_commit_stores_is_found_and_kept_and_counts_the_pe
         let child = with_child.then(|| child_task(TaskId(fresh()), id));
         let tasks = [next].into_iter().chain(child).collect();
         fixture.commit(id, tasks).await;
-        let found = found_by_keys(&fixture, Call { tool, ..CALL }, &["b:1"], Time(0)).await;
+        let found = found_by_keys(&fixture, Call { tool, ..CALL }, &["b:1"], ANY_AGE).await;
         assert_eq!(
             found
                 .calls
@@ -246,7 +247,7 @@ async fn delivery_of_the_result_of_an_ended_call_is_noted_once(fixture: StoreFix
     assert_eq!(fixture.write(noted).await, Err(CommitError::Stale));
     assert_eq!(asker_until(&fixture, id).await, Some(ASKER_UNTIL_DELIVERED));
     assert_eq!(
-        equal(&fixture, Time(0)).await[0].asker_until,
+        equal(&fixture, ANY_AGE).await[0].asker_until,
         Some(ASKER_UNTIL_DELIVERED)
     );
 }

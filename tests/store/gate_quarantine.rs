@@ -1,8 +1,9 @@
 //! Tests which call the store finds as the call that has put a gate's tool into quarantine.
 
+use std::time::Duration;
+
 use holdpoint::task::change::TaskChange;
 use holdpoint::task::id::TaskId;
-use holdpoint::task::time::Time;
 use macro_rules_attribute::apply;
 
 use super::gate_calls::{CALL, Call, found, new_call, propose};
@@ -57,7 +58,7 @@ async fn newest_change_of_a_quarantine_in_a_session_counts_however_old_it_is(
         },
     )
     .await;
-    let by = async || found(&fixture, Time(i64::MAX)).await.quarantined_by;
+    let by = async || found(&fixture, Duration::ZERO).await.quarantined_by;
     assert_eq!(by().await, None);
     let failed = TaskId(fresh());
     let new = new_call(&Call { key: "b:3", ..CALL }, failed);

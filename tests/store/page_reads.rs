@@ -113,7 +113,8 @@ async fn look_for_equal_calls_reads_few_pages_among_many_calls_of_others_and_its
         fixture.execute(sql).await;
     }
     let values =
-        "'acme', 'cli', '{Bob,bob}', 'gate', 'refund', '{b:1,k:1}', 0, 200, 0, '{bob}', 1000";
+        "'acme', 'cli', '{Bob,bob}', 'gate', 'refund', '{b:1,k:1}', 9000000000000000, 200, 0,
+        '{bob}', 1000";
     let pages = pages_read(
         &fixture,
         statement_with("r.kind = 'reconcile'\n              order by"),

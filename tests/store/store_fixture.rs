@@ -220,8 +220,7 @@ impl StoreFixture {
         self.database().id(&id.to_string())
     }
 
-    /// Gives each task that fits `condition` two fruitless leases (leases that expired after work
-    /// on the task had begun). Returns the number of changed tasks.
+    /// Gives each task that fits `condition` two fruitless leases. Returns the number of tasks.
     pub async fn suspect(&self, condition: &str) -> usize {
         let sql =
             format!("update agent_task set fruitless = 2 where {condition} returning fruitless");
@@ -251,8 +250,9 @@ impl StoreFixture {
     }
 
     pub async fn write(&self, task: TaskChange) -> Result<Committed, CommitError> {
-        let root = task.task_id;
-        self.store.commit(change(root, vec![task])).await
+        let mut change = change(task.task_id, vec![task]);
+        change.history_uncertain_until = self.store.history_uncertain_until();
+        self.store.commit(change).await
     }
 
     /// Commits these changes of tasks in the tree of `root`.
@@ -294,8 +294,7 @@ impl StoreFixture {
         self.write(pause).await.unwrap();
     }
 
-    /// Returns an empty change of the task. A commit of the change fails if the task's version
-    /// changes before the commit.
+    /// Returns an empty change of the task, whose commit requires the task's present version.
     pub async fn next(&self, id: TaskId) -> TaskChange {
         let row = self.row(id).await;
         TaskChange::empty(id, Guard::Version(row.version), row.last_seq)
@@ -357,6 +356,7 @@ pub fn change(root: TaskId, tasks: Vec<TaskChange>) -> Change {
         tasks,
         resumed: Vec::new(),
         idempotency: None,
+        history_uncertain_until: None,
     }
 }
 

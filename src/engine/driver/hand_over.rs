@@ -5,9 +5,9 @@
 //!   the answer to this HTTP request contains the permit.
 //! - An approved call starts only while its asker waits.
 //! - The commit of a stored call's permit is stale if the history has become uncertain since the
-//!   driver read the journal (`TaskChange::history_uncertain_until`). A check before the commit is
-//!   not enough, because the commit may be the first statement on a promoted standby. A check after
-//!   the commit comes too late, because the asker may already have read the permit.
+//!   driver read the journal (`Change::history_uncertain_until`). A check before the commit is not
+//!   enough, because the commit may be the first statement on a promoted standby. A check after the
+//!   commit comes too late, because the asker may already have read the permit.
 
 use std::time::Duration;
 

@@ -15,6 +15,7 @@ use super::prepare_tools::ToolPreparation;
 use super::{Driver, Stop};
 use crate::engine::recovery::integrity::approval_damage;
 use crate::failpoint;
+use crate::store::CommitError;
 use crate::task::call_state::{CallState, Phase};
 use crate::task::elicitation::Resume;
 use crate::task::id::CallId;
@@ -68,7 +69,10 @@ impl<'e> Driver<'e> {
         }
         if self.engine.store.history_uncertain_until() > self.session.history_uncertain_until {
             tracing::warn!(task = %self.session.task_id(), "the history was lost before a call was sent; it was not sent");
-            return self.engine.reload_uncertain(self.session).await;
+            return self
+                .engine
+                .handle_failure(self.session, CommitError::Stale)
+                .await;
         }
         failpoint::reach("call.before");
         for (in_flight, decision) in in_flight_calls.iter().zip(&decisions) {
@@ -265,11 +269,12 @@ impl<'e> Driver<'e> {
     /// Whether these calls may still start: the requests by which people approved the calls are
     /// undamaged, and the current policy permits the calls. After `false`, the driver asks
     /// `next_step` again. If the task's history has become uncertain by a restore or failover,
-    /// reloads the task and returns `Reloaded` instead.
+    /// fails as a stale commit does, because each commit of this session would be stale.
     pub(crate) async fn may_start(&mut self, calls: &[CallId]) -> Result<bool, Stop> {
         if self.engine.store.history_uncertain_until() > self.session.history_uncertain_until {
-            self.save(self.engine.take_lease()).await?;
-            self.engine.reload_uncertain(self.session).await?;
+            self.engine
+                .handle_failure(self.session, CommitError::Stale)
+                .await?;
         }
         if let Some(failure) = approval_damage(self.session, calls) {
             self.finish(Ending::Failed(failure)).await?;

@@ -132,7 +132,6 @@ impl GateProposal<'_> {
         let hash = call.key.get(2..).unwrap_or_default();
         let keys = [EQUAL_PREFIX, NAMED_PREFIX].map(|prefix| format!("{prefix}{hash}"));
         let max_age = gate.use_within.max(gate.no_lasts);
-        let since = time_before(engine.clock.now(), max_age + CLOCK_SKEW);
         let found = engine
             .store
             .equal_calls(
@@ -142,7 +141,7 @@ impl GateProposal<'_> {
                 self.proposal.session(),
                 &call.tool,
                 &keys,
-                since,
+                max_age,
             )
             .await?;
         let mut equal = EqualCalls {
@@ -439,16 +438,6 @@ fn awaits_next_ask(session: &TaskSession) -> bool {
             && matches!(&state.phase, Phase::Started(start) if is_over(start)));
     let is_delivered = session.own.row.asker_until == Some(ASKER_UNTIL_DELIVERED);
     is_delivered && state.performer == ToolKind::External && may_start
-}
-
-/// The assumed maximum difference between the clocks of a process and its database. The query for
-/// earlier calls computes its start time by the process's clock, and so subtracts this difference.
-/// The found rows are then checked against the database's clock.
-const CLOCK_SKEW: Duration = Duration::from_mins(5);
-
-fn time_before(now: Time, time: Duration) -> Time {
-    let micros = i64::try_from(time.as_micros()).unwrap_or(i64::MAX);
-    Time(now.0.saturating_sub(micros))
 }
 
 /// Returns the time at which a person approved or rejected this call. After a rejection, also

@@ -169,7 +169,7 @@ fn session_from_row(
     if row.version != damaged.version {
         return Err(CommitError::Stale);
     }
-    let mut session = TaskSession::from_row(row, damaged.open.len(), tree.now);
+    let mut session = TaskSession::from_row(row, damaged.open.len(), &tree);
     session.tree.apply(tree);
     Ok(session)
 }

@@ -15,6 +15,10 @@ impl Engine {
     /// Loads the current journal into a session after a failed commit. Returns `Reloaded` if this
     /// driver still holds the task, otherwise `Lost`. If the database refused the change, always
     /// returns `Lost`, and fails the task if this replica has the task's lease.
+    ///
+    /// `Stale` may also mean that the database was restored or promoted. The load is then needed
+    /// even if the task's version is unchanged, because the lost commits may have had the versions
+    /// that the task has reached again.
     pub(in crate::engine) async fn resolve_conflict(
         &self,
         session: &mut TaskSession,
@@ -27,6 +31,13 @@ impl Engine {
         let answer = session.pending_answer();
         loop {
             if !reload_task(self, session).await {
+                return Stop::Lost;
+            }
+            // The store knows of a restore, but this journal was still read from the database as it
+            // was before the restore. Without a pause, the next commit would be stale at once.
+            let is_outdated =
+                self.store.history_uncertain_until() > session.history_uncertain_until;
+            if is_outdated && self.back_off().await.is_err() {
                 return Stop::Lost;
             }
             if still_drives(self, session) {
@@ -63,29 +74,6 @@ impl Engine {
                 Err(CommitError::Stale | CommitError::Unknown) => {}
             }
         }
-    }
-
-    /// Loads the task again after a restore of the database made the task's history uncertain. The
-    /// load is needed even if the task's version is unchanged: another process may have continued
-    /// the task, for example sent its calls, in commits that the restore has removed.
-    ///
-    /// # Errors
-    /// Always returns an error: `Reloaded`; or `Lost` if the task is gone, if its journal is
-    /// unreadable, or if the service goes down first.
-    pub(in crate::engine) async fn reload_uncertain(
-        &self,
-        session: &mut TaskSession,
-    ) -> Result<(), Stop> {
-        if !reload_task(self, session).await {
-            return Err(Stop::Lost);
-        }
-        if self.store.history_uncertain_until() > session.history_uncertain_until {
-            // The store knows of a restore, but this journal was still read from the database as it
-            // was before the restore. The driver pauses and continues. Before it starts a call,
-            // `may_start` reads the journal again if the journal is still too old.
-            self.back_off().await?;
-        }
-        Err(Stop::Reloaded)
     }
 }
 

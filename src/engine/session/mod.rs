@@ -166,14 +166,14 @@ impl TaskSession {
         }
     }
 
-    /// Returns a session of a task whose journal is unreadable, made from the task's row and the
-    /// number of its open requests.
-    pub(crate) fn from_row(row: TaskRow, open_requests: usize, now: Time) -> Self {
+    /// Returns a session of a task whose journal is unreadable, made from the task's row in `tree`
+    /// and the number of its open requests.
+    pub(crate) fn from_row(row: TaskRow, open_requests: usize, tree: &TreeSnapshot) -> Self {
         let mut session = Self::new(Journal {
             row: row.clone(),
             items: Vec::new(),
-            now,
-            history_uncertain_until: None,
+            now: tree.now,
+            history_uncertain_until: tree.history_uncertain_until,
         });
         *session.own = TaskDraft::from_row(row, open_requests);
         session
@@ -348,12 +348,12 @@ impl TaskSession {
     }
 
     /// Returns the change that makes the pending facts durable. The commit fails as `Stale` if a
-    /// row no longer has the version that the session has read.
+    /// row no longer has the version that the session has read, or if the database was restored or
+    /// promoted since that read.
     pub(crate) fn change(&self, id: ChangeId, lease: &LeaseChange) -> Change {
         let own = self.own.change(lease.clone(), Counters::default());
         let own = TaskChange {
             credentials: self.credentials.clone(),
-            history_uncertain_until: self.history_uncertain_until,
             ..own
         };
         Change {
@@ -364,6 +364,7 @@ impl TaskSession {
             tasks: self.tree.changes(&self.own, lease, own),
             resumed: self.resumed().collect(),
             idempotency: self.idempotency.clone(),
+            history_uncertain_until: self.history_uncertain_until,
         }
     }
 

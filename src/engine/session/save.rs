@@ -69,16 +69,30 @@ impl Engine {
                     }
                     return Ok(());
                 }
-                Err(error) => match session.reply.take() {
-                    Some(reply) => {
-                        let _ = reply.send(Err(error));
-                        return Err(Stop::Lost);
-                    }
-                    None if error == CommitError::Unavailable => self.back_off().await?,
-                    None => return Err(self.resolve_conflict(session, error).await),
-                },
+                Err(error) => self.handle_failure(session, error).await?,
             }
         }
+    }
+
+    /// Handles a failed commit, or a failed read before a commit. If a command waits for the
+    /// commit, gives it the error. Otherwise, if the database does not answer, waits, and then
+    /// returns `Ok`: the caller tries again. Otherwise resolves the conflict.
+    ///
+    /// # Errors
+    /// As [`Engine::save`]. Always fails if `error` is not `Unavailable`.
+    pub(in crate::engine) async fn handle_failure(
+        &self,
+        session: &mut TaskSession,
+        error: CommitError,
+    ) -> Result<(), Stop> {
+        if let Some(reply) = session.reply.take() {
+            let _ = reply.send(Err(error));
+            return Err(Stop::Lost);
+        }
+        if error == CommitError::Unavailable {
+            return self.back_off().await;
+        }
+        Err(self.resolve_conflict(session, error).await)
     }
 
     /// Waits before a failed read is tried again.
@@ -120,14 +134,7 @@ impl Engine {
                 Ok(false) | Err(ReadError::Corrupt(_)) => CommitError::Stale,
                 Err(ReadError::Unavailable) => CommitError::Unavailable,
             };
-            if let Some(reply) = session.reply.take() {
-                let _ = reply.send(Err(error));
-                return Err(Stop::Lost);
-            }
-            if error == CommitError::Stale {
-                return Err(self.resolve_conflict(session, error).await);
-            }
-            self.back_off().await?;
+            self.handle_failure(session, error).await?;
         }
     }
 }

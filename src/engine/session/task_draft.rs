@@ -344,7 +344,6 @@ impl TaskDraft {
             call: self.call.clone(),
             in_quarantine: self.quarantine_change(),
             credentials: Vec::new(),
-            history_uncertain_until: None,
         }
     }
 

@@ -108,6 +108,7 @@ async fn commit(store: &Store, task: TaskChange) {
         tasks: vec![task],
         resumed: Vec::new(),
         idempotency: None,
+        history_uncertain_until: None,
     };
     store.commit(change).await.unwrap();
 }

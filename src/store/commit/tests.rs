@@ -37,6 +37,7 @@ fn waiting_with(root: TaskId, items: usize, text: &str) -> QueuedChange {
         tasks: vec![task],
         resumed: Vec::new(),
         idempotency: None,
+        history_uncertain_until: None,
     };
     QueuedChange {
         rows: Arc::new(rows(change, &EventFilters::default()).unwrap()),

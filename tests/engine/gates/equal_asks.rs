@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdpoint::engine::Engine;
 use holdpoint::engine::gate::{GateState, Proposal};
+use holdpoint::engine::{Engine, EngineParts};
 use holdpoint::task::id::TaskId;
 use holdpoint::task::item::Outcome;
 use holdpoint::task::request::RequestKind;
@@ -24,7 +24,7 @@ use super::{
     every_call, harness, proposal, refund, reject_in_vain, small, until_asked, until_at_rest,
     until_present, until_proposed,
 };
-use crate::store::store_fixture::{StoreFixture, TASKS, both};
+use crate::store::store_fixture::{ManualClock, StoreFixture, TASKS, both};
 use crate::support::{eventually, until};
 
 /// Waits until the gate has a call besides that of `first`. Returns the second call's task.
@@ -423,4 +423,22 @@ async fn ask_without_a_key_gets_no_result_of_a_call_with_a_key(fixture: StoreFix
     assert_ne!(own.task_id, named.task_id);
     assert_eq!(own.outcome, Some(Outcome::Succeeded));
     assert_eq!(harness.tool.count(), 2);
+}
+
+/// The age of an ended call counts by the database's clock.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn undelivered_result_is_found_by_a_replica_with_a_fast_clock() {
+    let harness = harness(StoreFixture::postgres().await).await;
+    let engine = harness.engine(8);
+    let task = asks(&engine, &small(1, LONG)).await.task_id;
+    until_present(&harness, task, |until| until == Time(0)).await;
+    let in_the_year_2200 = ManualClock::at(7_258_118_400_000_000);
+    let replica = Engine::new(EngineParts {
+        clock: Arc::new(in_the_year_2200),
+        ..harness.parts(8)
+    });
+    let again = asks(&replica, &small(1, LONG)).await;
+    let result = (again.task_id, again.outcome);
+    assert_eq!(result, (task, Some(Outcome::Succeeded)));
+    assert_eq!(harness.tool.count(), 1);
 }

@@ -5,7 +5,6 @@ use holdpoint::task::change::{AskerPresence, TaskChange};
 use holdpoint::task::id::TaskId;
 use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::TaskStatus;
-use holdpoint::task::time::Time;
 use holdpoint::task::user::{UserId, UserIds};
 use holdpoint::task::verdict::Terms;
 use macro_rules_attribute::apply;
@@ -13,7 +12,8 @@ use macro_rules_attribute::apply;
 use super::super::gate_quarantine::ELSEWHERE;
 use super::super::store_fixture::{StoreFixture, both, fresh, request_spec};
 use super::{
-    CALL, Call, MINUTE, end, equal, found_by_keys, ids, new_call, pending, presence, propose,
+    ANY_AGE, CALL, Call, MINUTE, end, equal, found_by_keys, ids, new_call, pending, presence,
+    propose,
 };
 
 #[apply(both)]
@@ -24,7 +24,7 @@ async fn equal_calls_are_those_of_one_tenant_gate_user_session_tool_and_key(fixt
         propose(&fixture, other).await;
     }
     fixture.task().await;
-    let found = equal(&fixture, Time(0)).await;
+    let found = equal(&fixture, ANY_AGE).await;
     assert_eq!(ids(&found), [named, first], "the newest first");
     let row = fixture.row(first).await;
     let now = found[1].now;
@@ -44,13 +44,13 @@ async fn equal_calls_are_those_of_one_tenant_gate_user_session_tool_and_key(fixt
         user: "Alice",
         ..CALL
     };
-    let theirs = found_by_keys(&fixture, spelled, &["b:1"], Time(0)).await;
+    let theirs = found_by_keys(&fixture, spelled, &["b:1"], ANY_AGE).await;
     assert_eq!(
         ids(&theirs.calls),
         [first],
         "one person, however the id is spelled"
     );
-    let none = found_by_keys(&fixture, CALL, &[], Time(0)).await;
+    let none = found_by_keys(&fixture, CALL, &[], ANY_AGE).await;
     assert_eq!(none.calls, []);
 }
 
@@ -65,9 +65,9 @@ async fn ended_call_counts_from_its_end_and_an_open_one_always(fixture: StoreFix
         .write(presence(&fixture, ended, AskerPresence::Absent).await)
         .await
         .unwrap();
-    let at = fixture.row(ended).await.updated_at;
-    assert_eq!(ids(&equal(&fixture, at).await), [ended, open]);
-    assert_eq!(ids(&equal(&fixture, Time(at.0 + 1)).await), [open]);
+    // The call ended 10 minutes ago, and its presence has changed since.
+    assert_eq!(ids(&equal(&fixture, 15 * MINUTE).await), [ended, open]);
+    assert_eq!(ids(&equal(&fixture, 10 * MINUTE).await), [open]);
 }
 
 #[apply(both)]
@@ -84,7 +84,7 @@ async fn call_of_the_same_tool_is_found_if_its_outcome_is_unknown(fixture: Store
     for other in ELSEWHERE {
         pending(&fixture, other, RequestKind::Reconcile).await;
     }
-    let found = equal(&fixture, Time(0)).await;
+    let found = equal(&fixture, ANY_AGE).await;
     let found: Vec<_> = found
         .iter()
         .map(|call| (call.task_id, call.outcome_unknown, call.status))
@@ -112,7 +112,7 @@ async fn look_for_equal_calls_keeps_the_open_and_the_doubtful_ones_among_many(
         end(&fixture, id).await;
         pending(&fixture, Call { key: "b:3", ..CALL }, RequestKind::Approval).await;
     }
-    let found = equal(&fixture, Time(0)).await;
+    let found = equal(&fixture, ANY_AGE).await;
     assert_eq!(
         found.iter().filter(|call| call.call_key == "b:1").count(),
         20
@@ -269,7 +269,7 @@ mod unfolded_spellings {
             .await;
         }
         for folded in [false, true] {
-            let found = equal(&fixture, Time(0)).await;
+            let found = equal(&fixture, ANY_AGE).await;
             assert_eq!(ids(&found), [plain, alice], "keys are stored: {folded}");
             let open = async |user: UserId| {
                 fixture
