@@ -21,6 +21,11 @@ const CHECK_AFTER_IDLE: Duration = Duration::from_secs(10);
 
 /// The age at which a connection is replaced, so that changes of the server's settings take effect.
 const MAX_CONNECTION_AGE: Duration = Duration::from_mins(30);
+/// The age from which a connection is replaced if it was opened before the last known change of the
+/// history (see [`UncertainUntil`]). While two servers with different histories answer, each new
+/// connection may change the known history again. Then each place of a pool opens at most one
+/// connection in this time.
+const MIN_CONNECTION_AGE: Duration = Duration::from_secs(5);
 /// The pause after the first failed attempt to open a connection. The pause doubles with each
 /// further failure, up to `MAX_RETRY_PAUSE`.
 const MIN_RETRY_PAUSE: Duration = Duration::from_millis(10);
@@ -71,10 +76,10 @@ impl ConnectionFailures {
     }
 }
 
-/// Whether `moment` is set, and at most `idle_for` ago.
-fn is_within(moment: &Locked<Option<Instant>>, idle_for: Duration) -> bool {
+/// Whether `moment` is set, and at most `time` ago.
+fn is_within(moment: &Locked<Option<Instant>>, time: Duration) -> bool {
     let last = *moment.lock();
-    last.is_some_and(|last| last.elapsed() <= idle_for)
+    last.is_some_and(|last| last.elapsed() <= time)
 }
 
 pub(super) fn timed_out() -> sqlx::Error {
@@ -84,7 +89,8 @@ pub(super) fn timed_out() -> sqlx::Error {
 /// A pool of connections to Postgres with the same settings. A connection returns to the pool after
 /// a complete answer, or, if the answer is an error, after a ping. A connection is closed if it
 /// broke, if its server accepts no writes any more, if it does not answer the ping, if the
-/// statement's future was dropped, or once it is older than `MAX_CONNECTION_AGE`.
+/// statement's future was dropped, if the history has changed since it was opened, or once it is
+/// older than `MAX_CONNECTION_AGE`.
 #[derive(Debug, Clone)]
 pub(super) struct Pool {
     connections: managed::Pool<PostgresConnector>,
@@ -149,8 +155,12 @@ impl managed::Manager for PostgresConnector {
         connection: &mut PgConnection,
         metrics: &Metrics,
     ) -> RecycleResult<ConnectFailure> {
-        if metrics.age() >= MAX_CONNECTION_AGE {
+        let age = metrics.age();
+        if age >= MAX_CONNECTION_AGE {
             return Err(RecycleError::message("too old"));
+        }
+        if age >= MIN_CONNECTION_AGE && is_within(&self.uncertain_until.changed_at, age) {
+            return Err(RecycleError::message("opened before a promotion"));
         }
         let failures = &self.connection_failures;
         if failures.is_usable(connection, metrics.last_used()).await {
@@ -327,6 +337,30 @@ mod tests {
         Metrics {
             recycled: std::time::Instant::now().checked_sub(time),
             ..Metrics::default()
+        }
+    }
+
+    /// Before a promotion, the connection may have been opened to the server that was in use then.
+    /// The last case is the one of two servers that answer in turn.
+    #[tokio::test]
+    async fn connection_opened_before_a_known_promotion_is_replaced_but_not_over_and_over() {
+        let (connector, mut connection, _server) = connected().await;
+        let now = std::time::Instant::now();
+        let known_for = |time| Instant::now().checked_sub(Duration::from_secs(time));
+        for (changed_at, age, is_replaced) in [
+            (None, 9, false),
+            (known_for(7), 9, true),
+            (known_for(7), 6, false),
+            (known_for(0), 4, false),
+        ] {
+            *connector.uncertain_until.changed_at.lock() = changed_at;
+            let metrics = Metrics {
+                created: now.checked_sub(Duration::from_secs(age)).unwrap(),
+                recycled: Some(now),
+                ..Metrics::default()
+            };
+            let used = connector.recycle(&mut connection, &metrics).await;
+            assert_eq!(used.is_err(), is_replaced, "{changed_at:?}, {age} s old");
         }
     }
 

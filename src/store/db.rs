@@ -54,7 +54,8 @@ pub(super) struct Db {
     /// The offset that tests add to Postgres' clock, in microseconds.
     pub(super) offset: AtomicI64,
     /// The time up to which the history is uncertain: a restore, or the promotion of a standby, may
-    /// have lost items that were written before this time. Each new connection updates this value.
+    /// have lost items that were written before this time. Each new connection sets this value.
+    /// A journal that is read after a stale commit may raise it.
     pub(super) uncertain_until: UncertainUntil,
     /// The time limit for each statement, including the time on the network.
     pub(super) statement_limit: Duration,

@@ -13,12 +13,14 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use sqlx::postgres::{PgArguments, Postgres};
 use sqlx::query::Query;
 use sqlx::{Connection as _, PgConnection};
+use tokio::time::Instant;
 
 use super::Store;
 use super::db::{DatabaseEngine, Db, DbFailure, Sql, Value, sql};
 use super::record::{Record as _, record};
 use super::settings::OpenError;
 use crate::task::time::Time;
+use crate::world::Locked;
 
 /// Selects two identities: the server's (`server_identity`) and the stored (`recorded_identity`).
 /// The server's identity consists of system identifier, timeline and database oid; it is null on a
@@ -44,7 +46,8 @@ select case when not pg_is_in_recovery() then 'untold' end as server_identity, k
 /// Records the server's identity. If a different identity was recorded before, the history up to
 /// now becomes uncertain. The server's clock may be behind the newest times in the database, so
 /// `greatest` also takes the newest `updated_at` of all tasks. The new `doubted_at` is later than
-/// the stored one, so the comparison with `ChangeRows::history_fence` tells two histories apart.
+/// the stored one, so the comparison with `ChangeRows::history_fence` tells the new history from
+/// the stored one. It may not tell the new history from one that this database has lost entirely.
 /// Several connections may find a new identity at the same time. Because the statement locks the
 /// row first, the first connection updates the row while the others wait. The others then find the
 /// identity recorded, and need not read all tasks.
@@ -83,18 +86,46 @@ record! {
     }
 }
 
-/// The time up to which the history is uncertain, as this process last read it; 0 if the history is
-/// certain. After a restore or a promotion, the end of this history may be missing.
+/// The time up to which the history is uncertain, as this process last read it. After a restore or
+/// a promotion, the end of this history may be missing.
 #[derive(Clone, Debug, Default)]
-pub(super) struct UncertainUntil(Arc<AtomicI64>);
+pub(super) struct UncertainUntil {
+    /// The time in microseconds; 0 if the history is certain.
+    at: Arc<AtomicI64>,
+    /// The moment of the last change of `at`; `None` before the first change. A connection that was
+    /// opened before this moment may lead to another server than a new connection.
+    pub(super) changed_at: Arc<Locked<Option<Instant>>>,
+}
 
 impl UncertainUntil {
+    /// Sets the time that a new connection has read. It may be earlier than the known time, because
+    /// a new connection leads to the server that is in use now: the operator may have returned to a
+    /// former server, or promoted a standby that lacks the later time and whose clock is behind. If
+    /// the later time stayed, this process would start no more calls. If a former server still
+    /// answers beside the new one, the earlier time stays only until the next new connection to the
+    /// new server. Commits do not depend on this value, because each server compares its own time.
     fn set(&self, at: Option<i64>) {
-        self.0.store(at.unwrap_or(0), Ordering::SeqCst);
+        let at = at.unwrap_or(0);
+        if self.at.swap(at, Ordering::SeqCst) != at {
+            self.record_change();
+        }
+    }
+
+    /// Raises the time to that of a journal. An earlier time changes nothing, because the journal
+    /// may have been read on a connection that still leads to a former server.
+    fn raise(&self, read: Option<Time>) {
+        let at = read.unwrap_or_default().0;
+        if self.at.fetch_max(at, Ordering::SeqCst) < at {
+            self.record_change();
+        }
+    }
+
+    fn record_change(&self) {
+        *self.changed_at.lock() = Some(Instant::now());
     }
 
     fn get(&self) -> Option<Time> {
-        Some(self.0.load(Ordering::SeqCst))
+        Some(self.at.load(Ordering::SeqCst))
             .filter(|at| *at > 0)
             .map(Time)
     }
@@ -264,5 +295,37 @@ impl Store {
     #[must_use]
     pub fn history_uncertain_until(&self) -> Option<Time> {
         self.db().uncertain_until.get()
+    }
+
+    /// Takes over the `history_uncertain_until` of a journal, if it is later than the time that
+    /// this process knows.
+    pub fn learn_uncertain_until(&self, read: Option<Time>) {
+        self.db().uncertain_until.raise(read);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn known_time_is_raised_by_a_journal_and_set_by_a_new_connection() {
+        let known = UncertainUntil::default();
+        let has_changed = || known.changed_at.lock().take().is_some();
+        let at = |micros| Some(Time(micros));
+        known.set(None);
+        assert!(!has_changed());
+        for (read, then, changes) in [
+            (at(5), at(5), true),
+            (at(3), at(5), false),
+            (None, at(5), false),
+        ] {
+            known.raise(read);
+            assert_eq!((known.get(), has_changed()), (then, changes), "{read:?}");
+        }
+        for (read, changes) in [(at(5), false), (at(4), true), (None, true)] {
+            known.set(read.map(|time| time.0));
+            assert_eq!((known.get(), has_changed()), (read, changes), "{read:?}");
+        }
     }
 }

@@ -17,7 +17,7 @@ use tokio::runtime::Handle;
 
 use super::credentials;
 use super::engine_harness::{
-    EngineHarness, alice, alice_decides, alice_writes, message, outcomes, rejects, superseding,
+    EngineHarness, alice, alice_decides, alice_writes, go, message, outcomes, rejects, superseding,
     tool_results, turn, whole,
 };
 use crate::store::store_fixture::{StoreFixture, both, claim};
@@ -362,6 +362,26 @@ async fn driver_waiting_for_its_model_during_a_restore_starts_nothing() {
     assert!(harness.fixture.store.history_uncertain_until().is_some());
     assert_eq!(harness.status(task).await, TaskStatus::Paused);
     assert_eq!(harness.tool.ledger().len(), 0);
+}
+
+/// Another process has marked the restore. Each connection of this process was opened before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn task_of_a_process_that_does_not_know_of_a_restore_completes_and_tells_the_process() {
+    let harness = EngineHarness::new(StoreFixture::postgres().await, LOOKUP).await;
+    let (engine, store) = (harness.engine(2), &harness.fixture.store);
+    let create = async || {
+        let accepted = engine.create(&alice(), go(), None).await.unwrap();
+        harness.until_stopped(accepted.task_id).await;
+        accepted.task_id
+    };
+    create().await;
+    mark_restored(&harness).await;
+    assert_eq!(store.history_uncertain_until(), None);
+    let journal = harness.journal(create().await).await;
+    assert_eq!(journal.row.status, TaskStatus::Completed);
+    assert_eq!(harness.prompt_count(), 4, "no prompt is repeated");
+    let known = store.history_uncertain_until();
+    assert!(known.is_some() && known == journal.history_uncertain_until);
 }
 
 /// Returns statements that remove the commits since the read of `replicated`, the row of the only

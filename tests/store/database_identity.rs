@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use holdpoint::secret::Secret;
 use holdpoint::store::{CommitError, OpenError, Settings, Store};
-use holdpoint::task::change::{AskerPresence, Change, TaskChange};
+use holdpoint::task::change::{AskerPresence, Change, Counters, TaskChange};
 use holdpoint::task::decision::Action;
 use holdpoint::task::id::{CallId, TaskId};
 use holdpoint::task::item::Fact;
@@ -17,7 +17,8 @@ use holdpoint::world::SystemClock;
 use macro_rules_attribute::apply;
 use tokio::time::timeout;
 
-use super::store_fixture::{StoreFixture, both, change, finance, fresh, said};
+use super::store_fixture::{StoreFixture, both, change, child_task, finance, fresh, said};
+use super::tree_reads::counted;
 use crate::support::postgres::{Cluster, run};
 
 /// Opens the same database as another process would.
@@ -254,19 +255,35 @@ async fn permit(fixture: &StoreFixture, task: TaskId) -> TaskChange {
     }
 }
 
-/// Returns changes of three tasks. The statement for changes of single tasks writes the first
+async fn more(fixture: &StoreFixture, task: TaskId) -> TaskChange {
+    TaskChange {
+        facts: vec![said("more")],
+        ..fixture.next(task).await
+    }
+}
+
+/// Returns changes of four trees. The statement for changes of single tasks writes the first
 /// without a lock before the update. Before the update of the second, it locks the task, and before
-/// that of the third, also the request.
-async fn changes(fixture: &StoreFixture) -> [TaskChange; 3] {
-    let mut more = fixture.next(fixture.task().await).await;
-    more.facts = vec![said("more")];
+/// that of the third, also the request. The general statement writes the fourth, which requires a
+/// version only of a sub-agent's task.
+async fn changes(fixture: &StoreFixture) -> [Change; 4] {
+    let of_one = |task: TaskChange| change(task.task_id, vec![task]);
     let (paused, question) = fixture.paused(finance(1)).await;
+    let deciding = fixture.deciding(paused, &question, "carol", Action::Approve);
+    let (root, child) = (fixture.task().await, TaskId(fresh()));
+    fixture.commit(root, vec![child_task(child, root)]).await;
+    let of_root = counted(
+        root,
+        Counters {
+            model_calls: 1,
+            ..Counters::default()
+        },
+    );
     [
-        more,
-        permit(fixture, fixture.task().await).await,
-        fixture
-            .deciding(paused, &question, "carol", Action::Approve)
-            .await,
+        of_one(more(fixture, fixture.task().await).await),
+        of_one(permit(fixture, fixture.task().await).await),
+        of_one(deciding.await),
+        change(root, vec![more(fixture, child).await, of_root]),
     ]
 }
 
@@ -277,8 +294,8 @@ async fn change_is_committed_in_a_database_that_was_never_restored() {
         StoreFixture::with_general_statement().await,
     ] {
         assert_eq!(fixture.store.history_uncertain_until(), None);
-        for task in changes(&fixture).await {
-            assert!(fixture.write(task).await.is_ok());
+        for change in changes(&fixture).await {
+            assert!(fixture.store.commit(change).await.is_ok());
         }
     }
 }
@@ -295,18 +312,18 @@ async fn change_by_a_journal_that_was_read_in_another_history_is_stale() {
         let promoted = "update database_identity
             set doubted_at = (select max(updated_at) from agent_task) returning doubted_at";
         let doubted_at = fixture.number(promoted).await;
-        for task in changes {
+        for Change { root, tasks, .. } in changes {
             let by_journal = |history_uncertain_until| {
                 fixture.store.commit(Change {
                     history_uncertain_until,
-                    ..change(task.task_id, vec![task.clone()])
+                    ..change(root, tasks.clone())
                 })
             };
             // The second of these journals was read on a server whose clock is ahead.
             for before in [None, Some(Time(doubted_at + 1))] {
                 assert_eq!(by_journal(before).await, Err(CommitError::Stale));
             }
-            let journal = fixture.store.journal(task.task_id).await.unwrap().unwrap();
+            let journal = fixture.store.journal(root).await.unwrap().unwrap();
             assert_eq!(journal.history_uncertain_until, Some(Time(doubted_at)));
             assert!(by_journal(journal.history_uncertain_until).await.is_ok());
         }

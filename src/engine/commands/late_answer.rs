@@ -1,15 +1,14 @@
 //! Stores a tool's answer that arrives after the attempt has timed out.
 
-use std::cmp::Ordering;
 use std::sync::Arc;
 
 use super::MAX_TRIES;
 use crate::engine::driver::credentials::stored_credentials;
-use crate::engine::session::{LateAttempt, TaskSession};
+use crate::engine::session::{LateAttempt, ReceivedResult, TaskSession};
 use crate::engine::{Engine, Refusal};
 use crate::store::ReadError;
 use crate::task::id::TaskId;
-use crate::task::item::{Fact, ToolResult};
+use crate::task::item::ToolResult;
 use crate::tool::ToolAnswer;
 
 impl Engine {
@@ -60,27 +59,12 @@ impl Engine {
                 Err(ReadError::Unavailable) if self.back_off().await.is_ok() => continue,
                 Err(error) => return Err(error.into()),
             };
-            let state = session.own.progress.call(late.call);
-            let start = state.and_then(|state| state.start.as_ref());
-            // A failover may have lost the start of this attempt. The journal then shows fewer
-            // attempts, and no later attempt was started. If a person then lets the call run again,
-            // the later attempt has the number of the lost attempt, or a lower number if several
-            // starts were lost.
-            let is_later = start.is_some_and(|start| match start.attempt.cmp(&late.attempt) {
-                Ordering::Greater => true,
-                Ordering::Equal => start.at != late.started_at,
-                Ordering::Less => start.at > late.started_at,
-            });
-            if is_later {
-                // A later attempt was started. Only the later attempt's answer becomes the call's
-                // result, so this answer becomes a late result. An earlier try of this loop may
-                // have journaled it already: a commit can succeed while its confirmation is lost.
-                if !session.is_journaled(&result) {
-                    session.push(Fact::LateResult(result));
-                }
-            } else {
-                session.add_results(vec![result]);
-            }
+            session.add_results(vec![ReceivedResult {
+                result,
+                start: late.start.clone(),
+            }]);
+            // An earlier try of this loop may have journaled the answer already: a commit can
+            // succeed while its confirmation is lost.
             if !session.has_pending_facts() {
                 return Ok(());
             }

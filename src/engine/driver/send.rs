@@ -66,13 +66,10 @@ impl Driver<'_> {
             }
             if matches!(answer, ToolAnswer::Unknown { .. }) {
                 let state = self.session.own.progress.call(call.call_id);
-                let start = state.and_then(|state| state.start.as_ref());
-                let start = start.map(|start| (start.attempt, start.at));
-                let (attempt, started_at) = start.unwrap_or_default();
+                let start = state.and_then(|state| state.start.clone());
                 self.session.late_attempts.push(LateAttempt {
                     call: call.call_id,
-                    attempt,
-                    started_at,
+                    start,
                     tool: tool.spec().name.clone(),
                     answer: call.late.clone(),
                 });

@@ -5,7 +5,7 @@ use super::call::CallViewer;
 use super::{GateCall, GateRefusal, GateState, Gates, KEY_PATH};
 use crate::engine::commands::IdempotencyKey;
 use crate::engine::commands::submit::unless_conflict;
-use crate::engine::session::TaskSession;
+use crate::engine::session::{ReceivedResult, TaskSession};
 use crate::engine::{MAX_TRIES, Refusal};
 use crate::people::Caller;
 use crate::people::authorization::may_ask_at_gate;
@@ -246,7 +246,10 @@ fn apply_report(
         (_, Outcome::Unknown) => ReportEffect::Nothing,
         _ if session.is_journaled(&result) => ReportEffect::Nothing,
         _ => {
-            session.add_results(vec![result]);
+            session.add_results(vec![ReceivedResult {
+                result,
+                start: None,
+            }]);
             let state = session.own.progress.call(call.call.tool_call_id);
             // If the report is about an earlier attempt, and the next attempt waits for people, the
             // call stays open. If an open call counted as delivered, the next ask would not find

@@ -3,12 +3,12 @@
 //! other task is delayed; a result that the driver had not stored yet is still written.
 
 use crate::engine::Engine;
-use crate::engine::session::TaskSession;
+use crate::engine::session::{ReceivedResult, TaskSession};
 use crate::store::{CommitError, DamagedTask, LONE_DRIVE_AFTER, ReadError, TreeSnapshot};
 use crate::task::change::{LeaseChange, TaskRow};
 use crate::task::failure::{Failure, FailureCode};
 use crate::task::id::TaskId;
-use crate::task::item::{CloseReason, Fact, ToolResult};
+use crate::task::item::{CloseReason, Fact};
 
 /// The number of takeovers after which a task is ended. Two functions count to this number:
 /// - [`is_out_of_takeovers`] counts only takeovers from a lone drive (a drive beside which the
@@ -48,7 +48,7 @@ impl Engine {
     pub(in crate::engine) async fn end_from_row(
         &self,
         task: TaskId,
-        late: Vec<ToolResult>,
+        late: Vec<ReceivedResult>,
     ) -> Result<bool, CommitError> {
         let Some(damaged) = self.store.damaged_task(task).await? else {
             return Ok(false);
@@ -62,8 +62,8 @@ impl Engine {
         let tree = self.store.tree(damaged.root_task_id, 0).await?;
         let mut session = session_from_row(task, &damaged, tree)?;
         let ends = may_end && !session.own.row.status.is_terminal();
-        for result in late {
-            session.push(Fact::LateResult(result));
+        for received in late {
+            session.push(Fact::LateResult(received.result));
         }
         if ends {
             let detail = "The stored data of this task cannot be read. Calls that were in flight may have taken effect.";

@@ -33,6 +33,9 @@ impl Engine {
             if !reload_task(self, session).await {
                 return Stop::Lost;
             }
+            // If another process recorded the restore, only new connections show it to the store.
+            self.store
+                .learn_uncertain_until(session.history_uncertain_until);
             // The store knows of a restore, but this journal was still read from the database as it
             // was before the restore. Without a pause, the next commit would be stale at once.
             let is_outdated =
@@ -91,7 +94,7 @@ fn still_drives(engine: &Engine, session: &TaskSession) -> bool {
 async fn commit_failure(engine: &Engine, session: &mut TaskSession) -> Stop {
     for item in session.own.items.iter_mut().skip(session.own.committed) {
         if let Fact::ToolResult(result) | Fact::LateResult(result) = &mut item.fact
-            && session.received_results.contains(&item.seq)
+            && session.received_results.contains_key(&item.seq)
         {
             "The call ended, but its result could not be stored.".clone_into(&mut result.content);
         }

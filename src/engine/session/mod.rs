@@ -20,7 +20,7 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use uuid::Uuid;
 
 pub(in crate::engine) use self::delta_stream::DeltaStream;
-pub(in crate::engine) use self::pending::LateAttempt;
+pub(in crate::engine) use self::pending::{LateAttempt, ReceivedResult};
 pub(crate) use self::save::Stop;
 use self::task_draft::TaskDraft;
 use self::tree::TaskTree;
@@ -29,6 +29,7 @@ use super::runtime::leases::Lease;
 use super::runtime::lone_drive::LoneDrive;
 use super::runtime::metrics;
 use crate::store::{CommitError, TreeSnapshot};
+use crate::task::call_state::AttemptStart;
 use crate::task::change::{
     ASKER_UNTIL_DELIVERED, AskerPresence, Change, Committed, Counters, IdempotencyRow, Journal,
     KeyedCall, LeaseChange, TaskChange, TaskRow,
@@ -74,18 +75,17 @@ pub(crate) struct TaskSession {
     /// For each call whose attempt in this process has an unknown outcome: a description of the
     /// problem.
     pub unknown_outcomes: BTreeMap<CallId, String>,
-    /// The attempts of this process that have an unknown outcome. The answers to these attempts may
-    /// still come.
+    /// The attempts of this process with an unknown outcome, whose answers may still come.
     pub late_attempts: Vec<LateAttempt>,
     /// For each call whose attempt in this process ended with questions from the tool's server: the
     /// number of the attempt, and the questions.
     pub elicitations: BTreeMap<CallId, (u32, Box<Elicitation>)>,
-    /// The attempts of this process whose pending results say that they were never sent: the call,
-    /// and the number of the attempt. Later attempts at the same call may have been sent.
-    pub not_sent: BTreeMap<CallId, u32>,
-    /// The `seq` of each pending result that this session received from outside the process. A
-    /// reload keeps these results, because the engine cannot compute them again.
-    pub received_results: BTreeSet<i64>,
+    /// The calls whose pending results say that the attempt of this process was never sent. Later
+    /// attempts at the same calls may have been sent.
+    pub not_sent: BTreeSet<CallId>,
+    /// For the `seq` of each pending result from outside the process: the start of the attempt that
+    /// it answers, if known. A reload keeps these results, because they cannot be computed again.
+    pub received_results: BTreeMap<i64, Option<AttemptStart>>,
     /// The registrations of the started calls whose results are not committed yet. While a call is
     /// registered, no other driver of this process opens a reconcile request about the call.
     pub in_flight_calls: Vec<InFlightCall>,
@@ -128,8 +128,8 @@ impl TaskSession {
             unknown_outcomes: BTreeMap::new(),
             late_attempts: Vec::new(),
             elicitations: BTreeMap::new(),
-            not_sent: BTreeMap::new(),
-            received_results: BTreeSet::new(),
+            not_sent: BTreeSet::new(),
+            received_results: BTreeMap::new(),
             in_flight_calls: Vec::new(),
             delta_stream: None,
             commit_started_at: Duration::ZERO,

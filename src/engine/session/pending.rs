@@ -2,8 +2,10 @@
 //! calls, and the model's answer, if they still apply. All other pending facts can be computed
 //! again.
 
+use std::cmp::Ordering;
+
 use super::TaskSession;
-use crate::task::call_state::{CallState, EARLIER_ATTEMPT_TEXT, Phase};
+use crate::task::call_state::{AttemptStart, CallState, EARLIER_ATTEMPT_TEXT, Phase};
 use crate::task::elicitation::{MAX_ROUNDS, declined_note};
 use crate::task::failure::{Failure, FailureCode};
 use crate::task::id::CallId;
@@ -17,34 +19,45 @@ use crate::tool::{LateAnswerCell, ToolAnswer};
 /// come, `answer` holds the future that waits for this answer.
 pub(in crate::engine) struct LateAttempt {
     pub call: CallId,
-    pub attempt: u32,
-    /// The time of the commit that recorded the attempt's start.
-    pub started_at: Time,
+    pub start: Option<AttemptStart>,
     pub tool: String,
     pub answer: LateAnswerCell,
+}
+
+/// A result that came from outside the process.
+pub(in crate::engine) struct ReceivedResult {
+    pub result: ToolResult,
+    /// The start of the attempt that the result answers. `None` for an asker's report, which is
+    /// about the last attempt.
+    pub start: Option<AttemptStart>,
 }
 
 impl TaskSession {
     /// Returns the pending results that came from outside the process. Leaves out the results that
     /// the engine made, for example of a call that was not started, and of a sub-agent's call.
-    pub(crate) fn pending_results(&self) -> Vec<ToolResult> {
+    pub(in crate::engine) fn pending_results(&self) -> Vec<ReceivedResult> {
         let pending = self.own.pending_items().iter();
-        let received = pending.filter(|item| self.received_results.contains(&item.seq));
-        let results = received.filter_map(|item| {
+        let results = pending.filter_map(|item| {
+            let start = self.received_results.get(&item.seq)?;
             let (Fact::ToolResult(result) | Fact::LateResult(result)) = &item.fact else {
                 return None;
             };
-            Some(result)
+            Some(ReceivedResult {
+                result: result.clone(),
+                start: start.clone(),
+            })
         });
-        results.cloned().collect()
+        results.collect()
     }
 
     /// Pushes a result that came from outside the process, and marks the result as received. A
-    /// reload of the task keeps received results, because they cannot be computed again.
-    fn push_received(&mut self, fact: Fact) {
+    /// reload of the task keeps received results, because they cannot be computed again. `start` is
+    /// that of [`ReceivedResult`].
+    fn push_received(&mut self, fact: Fact, start: Option<AttemptStart>) {
         self.push(fact);
         let pushed = self.own.pending_items().last();
-        self.received_results.extend(pushed.map(|item| item.seq));
+        self.received_results
+            .extend(pushed.map(|item| (item.seq, start)));
     }
 
     /// Returns the model's pending answer or failure; `None` if neither is pending.
@@ -93,17 +106,44 @@ impl TaskSession {
     /// always applies. The result of an attempt that was never sent (see `not_sent`) applies only
     /// if the outcome of the call is unknown and no later attempt was started. Earlier attempts
     /// need no check: if any of them may have taken effect, `record_result` records no result.
-    fn still_applies(&self, result: &ToolResult) -> bool {
-        let Some(attempt) = self.not_sent.get(&result.tool_call_id) else {
+    fn still_applies(&self, received: &ReceivedResult) -> bool {
+        let call = received.result.tool_call_id;
+        if !self.not_sent.contains(&call) {
             return true;
-        };
-        let state = self.own.progress.call(result.tool_call_id);
-        state.is_some_and(|call| {
-            let is_unknown = matches!(
-                call.phase,
+        }
+        let state = self.own.progress.call(call);
+        let is_unknown = state.is_some_and(|state| {
+            matches!(
+                state.phase,
                 Phase::Started(_) | Phase::OutcomeUnknown(_) | Phase::Done(Outcome::Unknown)
-            );
-            is_unknown && call.attempts == *attempt
+            )
+        });
+        is_unknown && !self.has_later_attempt(received)
+    }
+
+    /// Whether a later attempt was started than the attempt that this result answers. A failover
+    /// may have lost the start of the answered attempt. If a person then lets the call run again,
+    /// the later attempt has the number of the lost attempt, or a lower number if several starts
+    /// were lost.
+    fn has_later_attempt(&self, received: &ReceivedResult) -> bool {
+        let state = self.own.progress.call(received.result.tool_call_id);
+        let last = state.and_then(|state| state.start.as_ref());
+        let Some((last, answered)) = last.zip(received.start.as_ref()) else {
+            return false;
+        };
+        match last.attempt.cmp(&answered.attempt) {
+            Ordering::Greater => true,
+            Ordering::Equal => last.at != answered.at,
+            Ordering::Less => last.at > answered.at,
+        }
+    }
+
+    /// Whether the call waits for the answer to the attempt that this result answers.
+    fn is_awaited(&self, received: &ReceivedResult) -> bool {
+        let state = self.own.progress.call(received.result.tool_call_id);
+        state.is_some_and(|state| {
+            let is_open = matches!(state.phase, Phase::Started(_) | Phase::OutcomeUnknown(_));
+            is_open && state.start.is_some() && state.start == received.start
         })
     }
 
@@ -116,29 +156,36 @@ impl TaskSession {
             .any(|item| matches!(&item.fact, Fact::ToolResult(known) | Fact::LateResult(known) if known == result))
     }
 
-    pub(crate) fn add_results(&mut self, results: Vec<ToolResult>) {
-        for result in results
+    pub(in crate::engine) fn add_results(&mut self, results: Vec<ReceivedResult>) {
+        for received in results
             .into_iter()
-            .filter(|result| self.still_applies(result))
+            .filter(|received| self.still_applies(received))
             .collect::<Vec<_>>()
         {
-            self.add_result(result);
+            self.add_result(received);
         }
     }
 
     /// Pushes a result as the call's result, or as a late result if the call does not wait for a
-    /// result. Withdraws the call's open reconcile request, if there is one. While the tree cannot
-    /// be read, a result that would change more than its call becomes a late result
-    /// ([`TaskSession::wakes_or_unblocks`]).
-    fn add_result(&mut self, result: ToolResult) {
-        if self.is_journaled(&result) {
+    /// result, or has had a later attempt. Withdraws the call's open reconcile request, if there is
+    /// one. While the tree cannot be read, a result that would change more than its call becomes a
+    /// late result ([`TaskSession::wakes_or_unblocks`]).
+    fn add_result(&mut self, received: ReceivedResult) {
+        let call = received.result.tool_call_id;
+        let is_late = self.has_later_attempt(&received)
+            || (!self.has_fresh_tree() && self.wakes_or_unblocks(call));
+        // While the call waits for this answer, an equal result in the journal is the late result
+        // of another attempt.
+        let is_new = !is_late && self.is_awaited(&received);
+        let ReceivedResult { result, start } = received;
+        if !is_new && self.is_journaled(&result) {
             return;
         }
-        if !self.has_fresh_tree() && self.wakes_or_unblocks(result.tool_call_id) {
-            self.push_received(Fact::LateResult(result));
+        if is_late {
+            self.push_received(Fact::LateResult(result), start);
             return;
         }
-        let state = self.own.progress.call(result.tool_call_id);
+        let state = self.own.progress.call(call);
         // `start_lost` is true if a restore of the database has removed the start of this attempt
         // from the journal.
         let start_lost = state.is_some_and(CallState::is_ready_but_uncertain);
@@ -146,7 +193,7 @@ impl TaskSession {
             Some(Phase::OutcomeUnknown(request_id)) => {
                 self.push(Fact::withdrawn(request_id, CloseReason::AnsweredLate));
                 self.resume_if_unblocked();
-                self.push_received(Fact::ToolResult(result));
+                self.push_received(Fact::ToolResult(result), start);
             }
             // In these phases, the tool's answer to an attempt becomes the call's result:
             // - `Started`: the attempt has no answer yet.
@@ -154,9 +201,11 @@ impl TaskSession {
             //   has not started. Or `start_lost` is true.
             // - `Settled`: the outcome `unknown` is not written yet, so the answer replaces it.
             Some(Phase::Started(_) | Phase::Approved(_) | Phase::Settled(Outcome::Unknown, _)) => {
-                self.push_received(Fact::ToolResult(result));
+                self.push_received(Fact::ToolResult(result), start);
             }
-            Some(Phase::Allowed) if start_lost => self.push_received(Fact::ToolResult(result)),
+            Some(Phase::Allowed) if start_lost => {
+                self.push_received(Fact::ToolResult(result), start);
+            }
             Some(
                 Phase::New
                 | Phase::Allowed
@@ -168,7 +217,7 @@ impl TaskSession {
                 | Phase::Delegated(_)
                 | Phase::Done(_),
             )
-            | None => self.push_received(Fact::LateResult(result)),
+            | None => self.push_received(Fact::LateResult(result), start),
         }
     }
 
@@ -201,8 +250,7 @@ impl TaskSession {
                     self.unknown_outcomes.insert(tool_call_id, problem);
                     return;
                 }
-                let attempt = state.map_or(0, |state| state.attempts);
-                self.not_sent.insert(tool_call_id, attempt);
+                self.not_sent.insert(tool_call_id);
                 ToolAnswer::failed(content)
             }
             ToolAnswer::Elicitation(elicitation) => {
@@ -228,7 +276,9 @@ impl TaskSession {
         };
         self.unknown_outcomes.remove(&tool_call_id);
         if let Some(result) = Self::result(tool_call_id, name, answer) {
-            self.push_received(Fact::ToolResult(result));
+            let state = self.own.progress.call(tool_call_id);
+            let start = state.and_then(|state| state.start.clone());
+            self.push_received(Fact::ToolResult(result), start);
         }
     }
 
@@ -275,115 +325,4 @@ pub(crate) struct PendingAnswer {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::engine::session::task_draft::tests::{message, row};
-    use crate::task::change::{Journal, TaskRow};
-    use crate::task::item::{FinishReason, Item, Turn, Usage};
-    use uuid::Uuid;
-
-    fn journal(facts: &[Fact], at: Time) -> Journal {
-        let items: Vec<_> = facts
-            .iter()
-            .cloned()
-            .zip(1..)
-            .map(|(fact, seq)| Item { seq, at, fact })
-            .collect();
-        Journal {
-            row: TaskRow {
-                last_seq: i64::try_from(items.len()).unwrap(),
-                ..row()
-            },
-            items,
-            now: at,
-            history_uncertain_until: None,
-        }
-    }
-
-    #[test]
-    fn result_of_a_tool_survives_a_reload_and_result_made_by_the_engine_does_not() {
-        let shown = journal(&[message()], Time(1));
-        let mut session = TaskSession::new(shown.clone());
-        let [made, received] = [1, 2].map(|id| CallId(Uuid::from_u128(id)));
-        session.settle_calls(vec![(made, Outcome::Failed, "not prepared".to_owned())]);
-        let answer = ToolAnswer::Succeeded {
-            content: "paid".to_owned(),
-            http_status: None,
-        };
-        session.record_result(received, "pay".to_owned(), answer);
-        for reload in 1..=2 {
-            let kept = session.pending_results();
-            let calls: Vec<_> = kept.iter().map(|result| result.tool_call_id).collect();
-            assert_eq!(calls, [received], "reload {reload}");
-            session.replace(shown.clone());
-            assert!(session.pending_results().is_empty());
-            session.add_results(kept);
-            session.settle_calls(vec![(made, Outcome::Failed, "not prepared".to_owned())]);
-        }
-    }
-
-    #[test]
-    fn answer_is_kept_only_where_it_follows_what_the_model_was_shown() {
-        let status = |status| Fact::TaskStatus {
-            status,
-            error: None,
-            output: None,
-        };
-        let late = Fact::LateResult(ToolResult {
-            tool_call_id: CallId(Uuid::nil()),
-            name: "pay".to_owned(),
-            outcome: Outcome::Succeeded,
-            content: String::new(),
-            http_status: None,
-            suspect: false,
-            reported: false,
-        });
-        let answer = Fact::AssistantMessage(Turn {
-            turn: 1,
-            text: Some("done".to_owned()),
-            tool_calls: Vec::new(),
-            finish_reason: FinishReason::Stop,
-            usage: Usage::default(),
-            raw: serde_json::Value::Null,
-        });
-        let (shown, at, later) = (
-            vec![status(TaskStatus::Running), message()],
-            Time(1),
-            Time(2),
-        );
-        let with = |facts: &[&Fact]| {
-            shown
-                .iter()
-                .chain(facts.iter().copied())
-                .cloned()
-                .collect::<Vec<_>>()
-        };
-        let canceled = status(TaskStatus::Canceled);
-        for (name, newer, at, kept) in [
-            ("the same journal", with(&[]), at, true),
-            ("a late result", with(&[&late]), at, true),
-            ("a cancel", with(&[&canceled]), at, false),
-            (
-                "the user's next message",
-                with(&[&late, &canceled, &message()]),
-                at,
-                false,
-            ),
-            ("the answer itself", with(&[&answer]), at, false),
-            (
-                "a history whose end was lost",
-                shown[..1].to_vec(),
-                at,
-                false,
-            ),
-            ("another history", with(&[]), later, false),
-        ] {
-            let mut session = TaskSession::new(journal(&shown, Time(1)));
-            session.push(answer.clone());
-            let answered = session.pending_answer();
-            session.replace(journal(&newer, at));
-            session.restore_answer(answered);
-            assert_eq!(session.has_pending_facts(), kept, "{name}");
-        }
-    }
-}
+mod tests;
