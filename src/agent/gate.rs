@@ -29,8 +29,9 @@ pub struct Gate {
     /// `judge`: the rules decide. A rule with `decide: allow` matches such a tool only by a glob,
     /// never by the exact name.
     pub other_tools: OtherTools,
-    /// The maximum time that an MCP client or a gateway waits for a decision. After that time, the
-    /// client or gateway must ask again. 5 minutes at most.
+    /// The maximum time that an MCP client or a gateway waits for a decision; an MCP client may set
+    /// another with the header `Prefer: wait=N`. After that time, the client or gateway must ask
+    /// again. 5 minutes at most.
     #[serde(with = "duration_text")]
     #[schemars(with = "duration_text::Text")]
     pub hold: Duration,

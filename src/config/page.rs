@@ -19,7 +19,8 @@ except in a file with `gates`; every other key has a default. `holdpoint check` 
 - `${NAME}` in a string is replaced by the environment variable, `${NAME:-text}` by the text if there is none, and
   `${file:/path}` by the content of the file. `$${` is a literal `${`. A `${…}` may not contain another one.
 - An environment variable with two underscores overrides a key: `HOLDPOINT_SERVER__LISTEN=0.0.0.0:8080`. Two for
-  the same key are a mistake. A flag (`--listen`, `--database-url`) overrides the environment.
+  the same key are a mistake. A flag (`--listen`, `--database-url`) overrides the environment. A relative path from a
+  variable or a flag, except in `${file:…}`, is relative to the working directory.
 - A duration is one number and one unit: `500ms`, `30s`, `10m`, `24h`, `7d`. A size is `64KiB` or `1MiB`.
 - Names of models, tools, agents, gates and credentials are 1 to 64 of `A-Z a-z 0-9 _ -`.
 

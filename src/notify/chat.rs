@@ -52,13 +52,12 @@ impl RoomMessage {
 
     /// Returns the first line of a message about several questions.
     pub(super) fn heading(&self) -> String {
-        let (listed, unlisted) = (self.digest.questions.len(), self.digest.unlisted);
-        let all = unlisted.saturating_add(u64::try_from(listed).unwrap_or(u64::MAX));
+        let (listed, all) = (self.digest.questions.len(), self.digest.question_count());
         let questions = self.listed_questions();
         let open = questions.filter(ListedQuestion::is_open).count();
         // A text about closed questions counts only the listed questions, because the outcomes of
         // unlisted questions are not known here.
-        let counted = match unlisted {
+        let counted = match self.digest.unlisted {
             0 => format!("{listed} questions"),
             _ => format!("the {listed} listed questions"),
         };

@@ -58,6 +58,12 @@ pub(super) struct DigestQuestion {
 }
 
 impl Digest {
+    /// Returns the number of all questions, listed or not.
+    pub(super) fn question_count(&self) -> u64 {
+        let listed = u64::try_from(self.questions.len()).unwrap_or(u64::MAX);
+        self.unlisted.saturating_add(listed)
+    }
+
     /// Removes the summaries of all questions. Returns whether there were any.
     pub(super) fn remove_summaries(&mut self) -> bool {
         let questions = self.questions.iter_mut();

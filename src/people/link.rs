@@ -21,8 +21,10 @@ use crate::task::units::{TextVisitor, duration_text};
 #[serde(default, deny_unknown_fields)]
 #[schemars(rename = "Links")]
 pub struct LinkSettings {
-    /// The right that a link gives its person: `open` to read the request, `decide` to decide it,
-    /// too.
+    /// The right that a link gives its person: `open` to read the request, `decide` also to approve
+    /// or reject an approval and to answer guidance or a confirmation. The rule must accept answers
+    /// by links (`approvers.links`), and a person who has keys needs one that may `decide`. No link
+    /// changes a call, or gives a login or a result.
     pub may: LinkRight,
     /// The time for which a link works, whatever becomes of its request. After the deadline of the
     /// request, the link shows that no answer came in time, and accepts none.

@@ -46,7 +46,8 @@ impl Settings {
     }
 }
 
-/// A person whom messages reach. Without a key, the person decides only by the links in messages.
+/// A person whom messages reach. Without a key of their own, the person decides only by the links
+/// in messages, or through a key with `act_as`.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[schemars(rename = "Person", extend("required" = ["user"]))]
@@ -83,11 +84,18 @@ pub struct ApiKey {
     /// Whether the key may speak for other people, with the headers `Holdpoint-User` and
     /// `Holdpoint-Groups`.
     pub act_as: bool,
-    /// Whether the key sees all tasks of its tenant, and may cancel and retry them.
+    /// Whether the key sees all tasks, standing decisions and deliveries of its tenant, may cancel
+    /// and retry the tasks, end the standing decisions and send the deliveries again, each as far
+    /// as `may` permits. An admin decides only the requests that the rules let them decide.
     pub admin: bool,
-    /// The permissions of the key. `create` includes `gate`. A key with `decide` cannot propose
-    /// calls at gates, so that no agent approves its own calls: an agent needs a key without
-    /// `decide`.
+    /// The permissions of the key. `create`: every POST under `/v1` except at gates; includes
+    /// `gate`. `read`: every GET except of calls at gates. `decide`: every POST under `/resume`,
+    /// ending standing decisions, and reading the requests that the user may decide. `gate`:
+    /// proposing calls at gates, reporting their outcomes and reading them; a key with `decide` can
+    /// only read them, so that no agent approves its own calls: an agent needs a key without
+    /// `decide`. A permission gives no right to the tasks and requests of other users: that needs a
+    /// rule's `approvers`, or `admin`. With `act_as`, the permissions and `admin` hold for every
+    /// user for whom the key speaks.
     pub may: Vec<Use>,
 }
 
@@ -110,7 +118,7 @@ impl Default for ApiKey {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, serde::Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Use {
-    /// Permits every POST under `/v1`.
+    /// Permits every POST under `/v1`, except at gates. Includes `gate`.
     Create,
     /// Permits every GET, except of gate calls.
     Read,

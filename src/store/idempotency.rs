@@ -25,9 +25,9 @@ const KEY: Sql = sql!(
 )
 .by_key();
 
-/// The end of each path under which the keys of calls at a gate are stored. An example of such a
-/// path is `POST /v1/gate/calls`.
-const GATE_CALLS: &str = "/v1/gate/calls";
+/// The path under which idempotency keys of gate calls are stored. The path is the same for all
+/// surfaces (protocols such as REST and MCP), so that a key names the same call at each surface.
+pub(crate) const GATE_KEY_PATH: &str = "/v1/gate/calls";
 
 /// Finds the unexpired row of the key of a call at a gate. Such a key also lasts while its task is
 /// open, so this statement reads the task. `KEY` finds the keys of all other commands and reads no
@@ -56,7 +56,7 @@ const REMOVE: Sql = sql!(
     "with spent as materialized (
         select i.tenant, i.user_id, i.path, i.key from idempotency i
          where i.request_id is null and i.created_at <= " (now 1) " - 86400000000
-           and not (i.path like '%/v1/gate/calls' and coalesce((select t.status in ('Running', 'Paused')
+           and not (i.path = '/v1/gate/calls' and coalesce((select t.status in ('Running', 'Paused')
                 or t.updated_at > " (now 1) " - 86400000000 from agent_task t where t.task_id = i.task_id), false))
          order by i.created_at limit $2 " (skip_locked) "
      )
@@ -92,7 +92,7 @@ impl Store {
         path: &str,
         key: &str,
     ) -> Result<Option<IdempotencyRow>, ReadError> {
-        let is_call = path.ends_with(GATE_CALLS);
+        let is_call = path == GATE_KEY_PATH;
         let statement = if is_call { KEY_OF_CALL } else { KEY };
         let (caller, post) = ((tenant, user), (path, key));
         let record = self.key_record(statement, caller, post, |record: &KeyRecord| {

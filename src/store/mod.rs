@@ -98,6 +98,7 @@ use self::feed::Feed;
 pub use self::feed::{CommitListener, InboxListener, Listener, News, Notification};
 pub use self::gate_calls::{EqualCall, FoundCalls};
 pub use self::grants::{CoverableCall, GrantFilter, GrantRow};
+pub(crate) use self::idempotency::GATE_KEY_PATH;
 pub use self::inbox::InboxState;
 pub use self::journal::UserJournal;
 #[doc(hidden)]

@@ -17,10 +17,18 @@ use crate::world::{Mistakes, NoRandomness};
 #[schemars(rename = "Database")]
 pub struct Settings {
     /// The database: `sqlite://<file>` or `postgres://user@host/db`. Default:
-    /// `sqlite://holdpoint.db`, a file beside the configuration. Relative paths in the URL, such as
-    /// that of `sslrootcert`, are relative to the configuration file.
+    /// `sqlite://holdpoint.db`, a file beside the configuration. A Postgres URL may set `sslmode`:
+    /// `disable` and `allow` use no TLS; `prefer` (the default) uses TLS if the server offers it,
+    /// and `require` always, both without a check of the server's certificate; `verify-ca` checks
+    /// the certificate, and `verify-full` also its host name. Another value is a mistake.
+    /// `sslrootcert` is a file of authorities that `verify-ca` and `verify-full` trust besides the
+    /// public ones; with another `sslmode` it has no effect. `sslcert` and `sslkey` are the
+    /// client's own certificate and its key. Unknown parameters are ignored. A `sqlite://` URL
+    /// takes no parameters. Relative paths in the URL, such as that of `sslrootcert`, are relative
+    /// to the configuration file.
     pub url: Secret<String>,
-    /// The number of connections to Postgres.
+    /// The maximum number of connections to Postgres. The service uses up to six (on one or two
+    /// processors up to five) even if this number is lower.
     pub max_connections: u32,
     /// How long a statement waits for a free connection; at most `24d`.
     #[serde(with = "duration_text")]

@@ -28,18 +28,25 @@ pub struct PlannedRequest {
     pub terms: Terms,
 }
 
+impl CallState {
+    /// Whether the call needs an approval or is itself a request to a person, and the request is
+    /// not open yet.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        matches!(self.phase, Phase::Held(_) | Phase::Human(_))
+    }
+}
+
 impl Progress {
     /// Whether the turn is blocked, so that none of its calls may run. The turn is blocked while a
     /// request whose kind has `blocks_turn` is open, and while a call needs a request that is not
     /// open yet.
     #[must_use]
     pub fn is_blocked(&self) -> bool {
-        let needs_request =
-            |state: &CallState| matches!(state.phase, Phase::Held(_) | Phase::Human(_));
         self.open
             .iter()
             .any(|open| open.spec.kind.properties().blocks_turn)
-            || self.unfinished().any(needs_request)
+            || self.unfinished().any(CallState::is_held)
     }
 
     /// Whether a driver has work to do for the task now. While a request blocks the turn, there is

@@ -176,9 +176,9 @@ async fn resent_message_arrives_again_under_its_id() {
         .hit(&format!("/v1/deliveries/{}/resend", id(&first[0])))
         .await;
     assert_eq!((reply.status, reply.text.as_str()), (202, ""));
-    fixture.hook.reached(3).await;
+    fixture.server.reached(3).await;
     assert_eq!(
-        fixture.hook.all()[2].id(),
+        fixture.server.all()[2].id(),
         first[0]["webhook_id"].as_str().unwrap()
     );
     let unknown = format!(
@@ -230,7 +230,7 @@ async fn body_that_does_not_say_what_to_send_again_changes_nothing() {
         .post("/v1/deliveries/resend", &none)
         .await;
     assert_eq!((reply.status, reply.body), (202, json!({"count": 0})));
-    assert_eq!(fixture.hook.count(), 2);
+    assert_eq!(fixture.server.count(), 2);
 }
 
 #[tokio::test]
@@ -290,7 +290,7 @@ async fn resend_repeated_with_its_key_sends_nothing_more(on: On) {
         (first, replies.iter().all(|reply| reply.status == 202)),
         (1, true)
     );
-    fixture.hook.reached(3).await;
+    fixture.server.reached(3).await;
     fixture.counted(&[("sent", 2)]).await;
     let malformed = fixture.app.actor(OPS).keyed("a b").hit(&one).await;
     assert_eq!(malformed.status, 400);
@@ -303,9 +303,9 @@ async fn resend_repeated_with_its_key_sends_nothing_more(on: On) {
         let reply = ops().post(many, &body).await;
         reply.assert_header(202, "idempotency-replayed", replayed);
         assert_eq!(reply.body, json!({"count": 2}));
-        fixture.hook.reached(arrived).await;
+        fixture.server.reached(arrived).await;
         fixture.counted(&[("sent", 2)]).await;
-        assert_eq!(fixture.hook.count(), arrived);
+        assert_eq!(fixture.server.count(), arrived);
     }
     let posts = (0..8).map(|_| async {
         let actor = fixture.app.actor(OPS).keyed("at-once");
@@ -318,9 +318,9 @@ async fn resend_repeated_with_its_key_sends_nothing_more(on: On) {
         .into_iter()
         .filter(|is_first| *is_first);
     assert_eq!(first.count(), 1);
-    fixture.hook.reached(7).await;
+    fixture.server.reached(7).await;
     fixture.counted(&[("sent", 2)]).await;
-    assert_eq!(fixture.hook.count(), 7);
+    assert_eq!(fixture.server.count(), 7);
     let other = ops().post(many, &json!({"target": "backend"})).await;
     other.assert_code(422, "idempotency_key_reused");
     assert_eq!(
@@ -361,7 +361,7 @@ async fn resend_of_an_unknown_delivery_is_not_found_after_a_replay_and_before_ke
 
     let first = ops("k").hit(&known).await;
     first.assert_header(202, "idempotency-replayed", "");
-    fixture.hook.reached(3).await;
+    fixture.server.reached(3).await;
     fixture.counted(&[("sent", 2)]).await;
     let moved = "update delivery set tenant = 'other'";
     fixture.app.database.execute(moved).await;

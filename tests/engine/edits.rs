@@ -88,6 +88,28 @@ pub(super) async fn offered(harness: &EngineHarness, task: TaskId, caller: &Call
     )
 }
 
+/// Asserts that Bob may reject or edit the call, but may approve neither the request nor the call.
+pub(super) async fn bob_may_not_approve(
+    harness: &EngineHarness,
+    api: &Arc<Engine>,
+    task: TaskId,
+    call: CallId,
+) {
+    let bob = offered(harness, task, &person("bob")).await;
+    assert!(
+        !bob.contains(&Action::Approve)
+            && bob.contains(&Action::Reject)
+            && bob.contains(&Action::Edit),
+        "{bob:?}"
+    );
+    for own in [whole(Action::Approve, None), each([(call, approve())])] {
+        assert!(matches!(
+            refused(harness, api, &person("bob"), task, own).await,
+            Refusal::Forbidden(_)
+        ));
+    }
+}
+
 /// Returns two lists of digests: those of the first call of each request, and those of the started
 /// calls.
 async fn digests(harness: &EngineHarness, task: TaskId) -> (Vec<String>, Vec<String>) {

@@ -7,10 +7,8 @@ use holdpoint::task::decision::Action;
 use holdpoint::task::status::TaskStatus;
 use macro_rules_attribute::apply;
 
-use super::call_decisions::{
-    approve, each, edit, last_open_request, places, question, ran_as, refused,
-};
-use super::edits::{TWO, harness, held_call, offered, rewritten};
+use super::call_decisions::{each, edit, last_open_request, places, question, ran_as, refused};
+use super::edits::{TWO, bob_may_not_approve, harness, held_call, rewritten};
 use super::engine_harness::{EngineHarness, alice_decides, decides, person, whole};
 use crate::store::store_fixture::{StoreFixture, both};
 
@@ -36,19 +34,7 @@ async fn editor_may_not_approve_where_the_new_rule_needs_one_approval(fixture: S
     let shown = last_open_request(&harness, task).await;
     assert_eq!(shown.terms.approvers.required, 1);
     assert_eq!(shown.own_calls().count(), 1);
-    let bob = offered(&harness, task, &person("bob")).await;
-    assert!(
-        !bob.contains(&Action::Approve)
-            && bob.contains(&Action::Reject)
-            && bob.contains(&Action::Edit),
-        "{bob:?}"
-    );
-    for own in [whole(Action::Approve, None), each([(call, approve())])] {
-        assert!(matches!(
-            refused(&harness, &api, &person("bob"), task, own).await,
-            Refusal::Forbidden(_)
-        ));
-    }
+    bob_may_not_approve(&harness, &api, task, call).await;
     // Bob's next edit does not count as an approval either.
     let again = r#"{"order":777,"amount":121}"#;
     decides(&api, &person("bob"), request, each([(call, edit(again))])).await;

@@ -30,7 +30,7 @@ use super::engine_harness::{
     EngineHarness, alice_decides, drive, outcomes, tool_results, turn, whole,
 };
 use super::invariants::check_ended;
-use crate::store::store_fixture::{StoreFixture, both, fresh, new_task, request_spec};
+use crate::store::store_fixture::{StoreFixture, both, fresh, new_task, request_spec, status};
 
 /// A model that answers each prompt without a call and keeps the prompts that it gets.
 #[derive(Default)]
@@ -140,6 +140,19 @@ impl OrphanHarness {
         shown.digest = call_digest("acme", task, call.id, spec.into(), call.arguments, None);
         question.digest = digest_of_texts(std::iter::once(shown.digest.as_str()));
         question
+    }
+
+    /// Returns the journal of a task whose only unfinished call is held, in groups for `imported`,
+    /// and the open request about the call.
+    fn held(&self, task: TaskId, call: &PastCall) -> (Vec<Vec<Fact>>, RequestSpec) {
+        let question = self.request_about(task, RequestKind::Approval, call);
+        let facts = vec![
+            asks(TURNS + 1, &[call]),
+            call.judged(Verdict::Hold),
+            Fact::InterventionRequested(question.clone()),
+            status(TaskStatus::Paused),
+        ];
+        (vec![history(), facts], question)
     }
 
     async fn driven(&self, task: TaskId) -> TaskStatus {

@@ -13,8 +13,7 @@ use crate::store::store_fixture::{finance, request_spec};
 use crate::support::fake_chat_completions::calls;
 use crate::support::fake_mail_server::FakeMailServer;
 use crate::support::fake_receiver::FakeReceiver;
-use crate::support::test_app::{ALICE, On, TestApp};
-use crate::support::test_clock::TestClock;
+use crate::support::test_app::{ALICE, On};
 
 const MADE_UP: &str = "https://evil.example/holdpoint/approve";
 const RULES: &str = "
@@ -41,18 +40,13 @@ async fn every_channel(on: On) -> (NotifyFixture, FakeMailServer) {
     let backend = BACKEND.replace("[acme] }", "[acme], events: [request.created] }");
     let entries = [backend.as_str(), HOOK, &teams];
     let entries: Vec<String> = entries.map(with_summaries).into();
-    let (hook, mail, clock) = (
-        FakeReceiver::start().await,
-        FakeMailServer::start().await,
-        TestClock::new(),
-    );
+    let (hook, mail) = (FakeReceiver::start().await, FakeMailServer::start().await);
     let yaml = yaml(&format!("{}\n{BY_MAIL}", entries.join("\n")), &hook)
         .replace("forbidden] }", AGENTS)
         .replacen("\nauth:", &format!("{RULES}auth:"), 1)
         .replace("notify:", PEOPLE)
         .replace("{port}", &mail.port.to_string());
-    let app = TestApp::timed(on, &yaml, clock.clone()).await;
-    (NotifyFixture { app, hook, clock }, mail)
+    (NotifyFixture::configured(on, &yaml, hook).await, mail)
 }
 
 async fn propose(fixture: &NotifyFixture, tool: &str) -> String {
@@ -65,7 +59,7 @@ async fn propose(fixture: &NotifyFixture, tool: &str) -> String {
 
 /// Returns the brief in the only message of the webhook.
 fn brief(fixture: &NotifyFixture) -> Value {
-    let [message] = &fixture.hook.of("request.created")[..] else {
+    let [message] = &fixture.server.of("request.created")[..] else {
         panic!("one question")
     };
     message.body["data"]["request"].clone()
@@ -87,7 +81,7 @@ async fn tool_name_that_an_agent_makes_up_at_a_gate_is_in_no_message(on: On) {
             "{text}"
         );
     }
-    let messages = fixture.hook.all();
+    let messages = fixture.server.all();
     assert!(
         messages
             .iter()
@@ -149,7 +143,7 @@ async fn task_of_a_sub_agent_is_in_no_message(on: On) {
     assert!(!told.text.contains("canary") && !told.html.contains("canary"));
     assert!(
         fixture
-            .hook
+            .server
             .all()
             .iter()
             .all(|message| !message.text.contains("canary"))
@@ -171,7 +165,7 @@ async fn question_of_a_tools_server_is_in_no_message(on: On) {
     fixture.counted(&[("sent", 4), ("due", 0)]).await;
     let told = &mail.all()[0];
     assert!(!told.text.contains("canary") && !told.html.contains("canary"));
-    for message in fixture.hook.all() {
+    for message in fixture.server.all() {
         assert!(!message.text.contains("canary"), "{}", message.text);
     }
     assert_eq!(brief(&fixture)["message"], "Human intervention required.");

@@ -37,9 +37,9 @@ fn is_whole(message: &Received) {
 async fn message_of_each_usual_event_arrives_once_and_signed_with_every_secret(on: On) {
     let fixture = NotifyFixture::start(on, ROTATED).await;
     let task = fixture.cycle().await;
-    fixture.hook.reached(4).await;
+    fixture.server.reached(4).await;
     fixture.counted(&[("sent", 4), ("due", 0)]).await;
-    let all = fixture.hook.all();
+    let all = fixture.server.all();
     all.iter().for_each(is_whole);
     let kinds: BTreeSet<_> = all.iter().map(Received::kind).collect();
     let usual = [
@@ -66,10 +66,10 @@ async fn message_of_each_usual_event_arrives_once_and_signed_with_every_secret(o
 async fn message_in_brief_has_the_request_as_of_its_commit_and_no_argument(on: On) {
     let fixture = NotifyFixture::start(on, ROTATED).await;
     let held = fixture.app.held().await;
-    fixture.hook.reached(2).await;
+    fixture.server.reached(2).await;
     fixture.approve(&held).await;
-    fixture.hook.reached(4).await;
-    let [created] = &fixture.hook.of("request.created")[..] else {
+    fixture.server.reached(4).await;
+    let [created] = &fixture.server.of("request.created")[..] else {
         panic!("one question")
     };
     let data = &created.body["data"];
@@ -96,7 +96,7 @@ async fn message_in_brief_has_the_request_as_of_its_commit_and_no_argument(on: O
         (&json!(["refund"]), &json!(null))
     );
     assert!(!has_word(&created.text, "120"), "{}", created.text);
-    let [decided] = &fixture.hook.of("request.decided")[..] else {
+    let [decided] = &fixture.server.of("request.decided")[..] else {
         panic!("one answer")
     };
     let data = &decided.body["data"];
@@ -105,7 +105,7 @@ async fn message_in_brief_has_the_request_as_of_its_commit_and_no_argument(on: O
         (&json!("Running"), &json!("resumed"))
     );
     assert_eq!(data["request"]["decision"]["by"], "alice");
-    let [completed] = &fixture.hook.of("task.completed")[..] else {
+    let [completed] = &fixture.server.of("task.completed")[..] else {
         panic!("one end")
     };
     let data = &completed.body["data"];
@@ -119,9 +119,9 @@ async fn message_in_brief_has_the_request_as_of_its_commit_and_no_argument(on: O
 async fn message_in_full_has_the_data_of_its_event(on: On) {
     let fixture = NotifyFixture::start(on, FULL).await;
     let task = fixture.cycle().await;
-    fixture.hook.reached(4).await;
+    fixture.server.reached(4).await;
     let events = fixture.app.owner().events(&task, None).await;
-    for message in fixture.hook.all() {
+    for message in fixture.server.all() {
         let event = events
             .iter()
             .find(|event| event.name == message.kind())
@@ -145,8 +145,8 @@ async fn message_over_256_kib_is_in_brief_and_says_so(on: On) {
         .post("/v1/tasks", &json!({"input": "hello"}))
         .await;
     assert_eq!(reply.str("/status"), "Completed");
-    fixture.hook.reached(1).await;
-    let message = &fixture.hook.all()[0];
+    fixture.server.reached(1).await;
+    let message = &fixture.server.all()[0];
     assert_eq!(message.body["data"]["truncated"], true);
     assert!(message.text.len() < 2048 && api_contract::is_a("WebhookMessage", &message.body));
 }
@@ -155,8 +155,8 @@ async fn message_over_256_kib_is_in_brief_and_says_so(on: On) {
 async fn summaries_are_in_the_messages_of_the_entry_that_asks_for_them_only(on: On) {
     let fixture = NotifyFixture::start(on, &format!("{BACKEND}\n{SUMMARIES}")).await;
     fixture.app.held().await;
-    fixture.hook.reached(3).await;
-    for message in fixture.hook.of("request.created") {
+    fixture.server.reached(3).await;
+    for message in fixture.server.of("request.created") {
         let summaries = &message.body["data"]["request"]["summaries"];
         if message.path == "/more" {
             assert_eq!(*summaries, json!(["Refund 120 for order 17"]));
@@ -171,7 +171,7 @@ async fn body_of_a_message_is_the_same_whenever_it_is_sent(on: On) {
     let fixture = NotifyFixture::start(on, BACKEND).await;
     fixture.cycle().await;
     fixture.counted(&[("sent", 4)]).await;
-    let first = fixture.hook.all();
+    let first = fixture.server.all();
     let body = json!({"target": "backend", "state": "sent"});
     let reply = fixture
         .app
@@ -179,8 +179,8 @@ async fn body_of_a_message_is_the_same_whenever_it_is_sent(on: On) {
         .post("/v1/deliveries/resend", &body)
         .await;
     assert_eq!((reply.status, reply.body), (202, json!({"count": 4})));
-    fixture.hook.reached(8).await;
-    let second = &fixture.hook.all()[4..];
+    fixture.server.reached(8).await;
+    let second = &fixture.server.all()[4..];
     for message in first {
         let again = second
             .iter()

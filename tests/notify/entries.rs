@@ -13,7 +13,7 @@ use crate::support::fake_receiver::{FakeReceiver, Received};
 use crate::support::test_app::{BOB, OPS, OTHER, On, TestApp};
 
 fn kinds(fixture: &NotifyFixture, path: &str) -> BTreeSet<String> {
-    let all = fixture.hook.all();
+    let all = fixture.server.all();
     let own = all.iter().filter(|message| message.path == path);
     own.map(|message| message.kind().to_owned()).collect()
 }
@@ -41,7 +41,7 @@ async fn nothing_is_written_where_no_entry_wants_it(on: On) {
     };
     assert_eq!(texts("notice").await, ["0".to_owned()]);
     assert_eq!(texts("delivery").await, ["0".to_owned()]);
-    assert_eq!(fixture.hook.count(), 0);
+    assert_eq!(fixture.server.count(), 0);
 }
 
 #[apply(on_both)]
@@ -51,9 +51,9 @@ async fn entry_gets_the_events_of_its_tenants_only(on: On) {
     let reply = fixture.app.actor(OTHER).create_task("hello").await;
     assert_eq!(reply.str("/status"), "Completed");
     let own = fixture.short().await;
-    fixture.hook.reached(1).await;
+    fixture.server.reached(1).await;
     fixture.counted(&[("sent", 1)]).await;
-    let all = fixture.hook.all();
+    let all = fixture.server.all();
     let of: Vec<_> = all
         .iter()
         .map(|one| one.body["data"]["root_task_id"].clone())
@@ -66,11 +66,11 @@ async fn entry_without_tenants_gets_nothing_about_a_tenant_whose_keys_are_gone(o
     let named = "tenants: [acme, other]";
     let of_both = BACKEND.replace("tenants: [acme]", named);
     let mut fixture = NotifyFixture::start(on, &of_both).await;
-    fixture.hook.answers(500);
+    fixture.server.answers(500);
     fixture.app.model.then(text_answer("done"));
     let reply = fixture.app.actor(OTHER).create_task("hello").await;
     assert_eq!(reply.str("/status"), "Completed");
-    fixture.hook.reached(1).await;
+    fixture.server.reached(1).await;
     fixture
         .app
         .restart_with(|yaml| {
@@ -79,8 +79,8 @@ async fn entry_without_tenants_gets_nothing_about_a_tenant_whose_keys_are_gone(o
             lines.collect::<Vec<_>>().join("\n")
         })
         .await;
-    let before = fixture.hook.count();
-    fixture.hook.answers(200);
+    let before = fixture.server.count();
+    fixture.server.answers(200);
     fixture.advance(BEYOND_RETRIES);
     let ended = async || {
         let states = "select state from delivery where tenant = 'other'";
@@ -89,12 +89,12 @@ async fn entry_without_tenants_gets_nothing_about_a_tenant_whose_keys_are_gone(o
     };
     let states = eventually("the waiting message has ended", ended).await;
     assert_eq!(
-        (states, fixture.hook.count()),
+        (states, fixture.server.count()),
         (vec!["dropped".to_owned()], before)
     );
     let own = fixture.short().await;
-    fixture.hook.reached(before + 1).await;
-    let last = fixture.hook.all().pop().unwrap();
+    fixture.server.reached(before + 1).await;
+    let last = fixture.server.all().pop().unwrap();
     assert_eq!(last.body["data"]["root_task_id"], own);
 }
 
@@ -166,7 +166,7 @@ async fn end_of_a_question_is_told_however_it_ends(on: On) {
         kinds(&fixture, "/backend"),
         expected.map(str::to_owned).into()
     );
-    let [withdrawn] = &fixture.hook.of("request.withdrawn")[..] else {
+    let [withdrawn] = &fixture.server.of("request.withdrawn")[..] else {
         panic!("one")
     };
     assert_eq!(withdrawn.body["data"]["request"]["status"], "withdrawn");
@@ -216,7 +216,7 @@ async fn every_question_of_many_tasks_is_told_once(on: On) {
         requests.insert(fixture.app.held().await.request);
     }
     fixture.counted(&[("sent", 25), ("due", 0)]).await;
-    let all = fixture.hook.all();
+    let all = fixture.server.all();
     let told: Vec<_> = all
         .iter()
         .map(|one| {

@@ -48,7 +48,7 @@ async fn dead_receiver_delays_no_other(on: On) {
         })
         .await;
     dead.reached(4).await;
-    assert_eq!(fixture.hook.count(), 12);
+    assert_eq!(fixture.server.count(), 12);
     assert!(
         dead.count() == 4 || began.elapsed() >= ATTEMPT,
         "the dead one holds its own four slots"
@@ -79,7 +79,7 @@ async fn eight_slow_receivers_that_take_every_slot_delay_no_other(on: On) {
             found.iter().filter(sent).count() == 8
         })
         .await;
-    assert_eq!(fixture.hook.count(), 8);
+    assert_eq!(fixture.server.count(), 8);
     assert!(
         slow.count() == 32 || began.elapsed() >= ATTEMPT,
         "no slow receiver has given up a slot"
@@ -89,17 +89,17 @@ async fn eight_slow_receivers_that_take_every_slot_delay_no_other(on: On) {
 #[apply(on_both)]
 async fn lease_covers_one_message_so_a_slow_receiver_gets_none_twice(on: On) {
     let fixture = NotifyFixture::start(on, &ends("backend")).await;
-    fixture.hook.close();
+    fixture.server.close();
     for _ in 0..10 {
         fixture.short().await;
     }
-    fixture.hook.reached(4).await;
+    fixture.server.reached(4).await;
     // The advance is far shorter than the time limit of an attempt, so no attempt fails. The
     // advance ends the sender's sleep, so the sender looks for due messages again.
     fixture.advance(Duration::from_secs(5));
-    fixture.hook.open();
+    fixture.server.open();
     fixture.counted(&[("sent", 10), ("due", 0)]).await;
-    let counts = arrivals(&fixture.hook, "/backend");
+    let counts = arrivals(&fixture.server, "/backend");
     assert_eq!((counts.len(), counts.values().max()), (10, Some(&1)));
 }
 
@@ -114,7 +114,7 @@ async fn two_replicas_send_each_message_once(on: On) {
         fixture.short().await;
     }
     fixture.counted(&[("sent", 20), ("due", 0)]).await;
-    let counts = arrivals(&fixture.hook, "/backend");
+    let counts = arrivals(&fixture.server, "/backend");
     assert_eq!((counts.len(), counts.values().max()), (20, Some(&1)));
     other.stop().await;
 }
@@ -122,12 +122,12 @@ async fn two_replicas_send_each_message_once(on: On) {
 #[apply(on_both)]
 async fn shutdown_waits_for_the_messages_in_flight_and_begins_no_other(on: On) {
     let mut fixture = NotifyFixture::start(on, &ends("backend")).await;
-    fixture.hook.close();
+    fixture.server.close();
     for _ in 0..6 {
         fixture.short().await;
     }
-    fixture.hook.reached(4).await;
-    let hook = fixture.hook.clone();
+    fixture.server.reached(4).await;
+    let hook = fixture.server.clone();
     let (restarted, ()) = tokio::join!(fixture.app.restart(), async {
         // `join!` polls the restart first. From this poll on, the sender begins no message. Only
         // then does the receiver answer the messages in flight.
@@ -135,11 +135,11 @@ async fn shutdown_waits_for_the_messages_in_flight_and_begins_no_other(on: On) {
     });
     let () = restarted;
     fixture.counted(&[("sent", 6), ("due", 0)]).await;
-    let counts = arrivals(&fixture.hook, "/backend");
+    let counts = arrivals(&fixture.server, "/backend");
     assert_eq!((counts.len(), counts.values().max()), (6, Some(&1)));
     assert_eq!(
         fixture
-            .hook
+            .server
             .all()
             .iter()
             .map(Received::id)

@@ -21,11 +21,11 @@ fn ids(messages: &[Received]) -> BTreeSet<String> {
 #[apply(on_both)]
 async fn messages_that_an_earlier_process_left_are_sent_after_the_start(on: On) {
     let mut fixture = NotifyFixture::start(on, BACKEND).await;
-    fixture.hook.answers(500);
+    fixture.server.answers(500);
     fixture.short().await;
     fixture.until_tried(1).await;
     fixture.app.restart().await;
-    fixture.hook.answers(200);
+    fixture.server.answers(200);
     fixture.advance(BEYOND_RETRIES);
     fixture.counted(&[("sent", 1)]).await;
 }
@@ -33,13 +33,13 @@ async fn messages_that_an_earlier_process_left_are_sent_after_the_start(on: On) 
 #[apply(on_both)]
 async fn message_of_an_entry_that_is_gone_is_dropped_after_a_day_and_not_before(on: On) {
     let mut fixture = NotifyFixture::start(on, BACKEND).await;
-    fixture.hook.answers(500);
+    fixture.server.answers(500);
     fixture.short().await;
     fixture.until_tried(1).await;
     fixture.replace("name: backend", "name: renamed").await;
-    let before = fixture.hook.count();
+    let before = fixture.server.count();
     fixture.advance(Duration::from_mins(24 * 60 - 5));
-    fixture.hook.answers(200);
+    fixture.server.answers(200);
     fixture.short().await;
     let found = fixture.until(|found| found[0]["state"] == "sent").await;
     assert_eq!(
@@ -52,13 +52,13 @@ async fn message_of_an_entry_that_is_gone_is_dropped_after_a_day_and_not_before(
         (&found[1]["target"], &found[1]["state"]),
         (&"backend".into(), &"dropped".into())
     );
-    assert_eq!(fixture.hook.count(), before + 1, "nobody sent it again");
+    assert_eq!(fixture.server.count(), before + 1, "nobody sent it again");
 }
 
 #[apply(on_both)]
 async fn delivery_of_a_change_that_the_journal_does_not_have_is_dead_and_not_sent(on: On) {
     let fixture = NotifyFixture::start(on, BACKEND).await;
-    fixture.hook.answers(500);
+    fixture.server.answers(500);
     fixture.short().await;
     fixture.until_tried(1).await;
     fixture
@@ -66,11 +66,11 @@ async fn delivery_of_a_change_that_the_journal_does_not_have_is_dead_and_not_sen
         .database
         .execute("update delivery set change_id = delivery_id")
         .await;
-    let before = fixture.hook.count();
+    let before = fixture.server.count();
     fixture.advance(BEYOND_RETRIES);
     let found = fixture.counted(&[("dead", 1)]).await;
     assert_eq!(
-        (&found[0]["last"]["problem"], fixture.hook.count()),
+        (&found[0]["last"]["problem"], fixture.server.count()),
         (&"gone".into(), before)
     );
 }
@@ -84,7 +84,7 @@ async fn waiting_message_that_the_changed_entry_no_longer_selects_is_dropped(on:
     ];
     for (from, to) in elsewhere {
         let mut fixture = NotifyFixture::start(on, BACKEND).await;
-        fixture.hook.answers(500);
+        fixture.server.answers(500);
         fixture.short().await;
         fixture.until_tried(1).await;
         let clerk = "default_agent: billing\nagents:\n  clerk: { model: main }";
@@ -95,13 +95,13 @@ async fn waiting_message_that_the_changed_entry_no_longer_selects_is_dropped(on:
                     .replace("agents:\n", &format!("{clerk}\n"))
             })
             .await;
-        let before = fixture.hook.count();
-        fixture.hook.answers(200);
+        let before = fixture.server.count();
+        fixture.server.answers(200);
         fixture.advance(BEYOND_RETRIES);
         let found = fixture.counted(&[("dropped", 1)]).await;
         let problem = &found[0]["last"]["problem"];
         assert_eq!(
-            (problem, fixture.hook.count()),
+            (problem, fixture.server.count()),
             (
                 &"the entry's settings no longer select this message".into(),
                 before
@@ -115,13 +115,13 @@ async fn waiting_message_that_the_changed_entry_no_longer_selects_is_dropped(on:
 async fn entry_that_now_has_groups_sends_what_waits_about_requests_of_these_groups_only(on: On) {
     for (groups, sent) in [("finance", 1), ("support", 0)] {
         let mut fixture = NotifyFixture::start(on, BACKEND).await;
-        fixture.hook.answers(500);
+        fixture.server.answers(500);
         fixture.app.held().await;
         fixture.until_tried(2).await;
         let grouped = format!("tenants: [acme], groups: [{groups}] }}");
         fixture.replace("tenants: [acme] }", &grouped).await;
-        let before = fixture.hook.count();
-        fixture.hook.answers(200);
+        let before = fixture.server.count();
+        fixture.server.answers(200);
         fixture.advance(BEYOND_RETRIES);
         let found = fixture.counted(&[("sent", sent), ("due", 0)]).await;
         let told: Vec<_> = found
@@ -133,7 +133,7 @@ async fn entry_that_now_has_groups_sends_what_waits_about_requests_of_these_grou
             told.iter().all(|kind| *kind == "request.created"),
             "{told:?}"
         );
-        assert_eq!(fixture.hook.count(), before + sent);
+        assert_eq!(fixture.server.count(), before + sent);
     }
 }
 
@@ -163,7 +163,7 @@ async fn notices_are_cleared_by_a_process_without_entries(on: On) {
     while count().await != ["0"] {
         crate::support::pause().await;
     }
-    assert_eq!(fixture.hook.count(), 0);
+    assert_eq!(fixture.server.count(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -180,11 +180,11 @@ async fn no_new_event_of_a_restored_backup_has_the_id_of_a_lost_one() {
         .await;
     fixture.approve(&held).await;
     fixture.counted(&[("sent", 4)]).await;
-    let before = fixture.hook.all();
+    let before = fixture.server.all();
     fixture.app.restart_on_copy(&file, &copy).await;
     fixture.approve(&held).await;
     fixture.counted(&[("sent", 4)]).await;
-    let all = fixture.hook.all();
+    let all = fixture.server.all();
     let after = &all[before.len()..];
     assert_eq!(after.len(), 2);
     let numbers = |messages: &[Received]| -> BTreeSet<i64> {

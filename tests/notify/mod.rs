@@ -47,12 +47,14 @@ pub fn was_tried(delivery: &Value) -> bool {
     delivery["attempts"].as_i64() >= Some(1)
 }
 
-/// The refund agent, a receiver, and a clock that a test advances.
-pub struct NotifyFixture {
+/// The refund agent, the fake server that gets its messages, and a clock that a test advances.
+pub struct TimedApp<S> {
     pub app: TestApp,
-    pub hook: FakeReceiver,
+    pub server: S,
     clock: Arc<TestClock>,
 }
+
+pub type NotifyFixture = TimedApp<FakeReceiver>;
 
 /// Returns the configuration with these entries. The task's owner and the group finance may decide.
 pub fn yaml(entries: &str, hook: &FakeReceiver) -> String {
@@ -68,9 +70,16 @@ pub fn yaml(entries: &str, hook: &FakeReceiver) -> String {
 impl NotifyFixture {
     pub async fn start(on: On, entries: &str) -> Self {
         let hook = FakeReceiver::start().await;
+        Self::configured(on, &yaml(entries, &hook), hook).await
+    }
+}
+
+impl<S> TimedApp<S> {
+    /// Starts a service with this configuration, whose messages `server` gets.
+    async fn configured(on: On, yaml: &str, server: S) -> Self {
         let clock = TestClock::new();
-        let app = TestApp::timed(on, &yaml(entries, &hook), clock.clone()).await;
-        Self { app, hook, clock }
+        let app = TestApp::timed(on, yaml, clock.clone()).await;
+        Self { app, server, clock }
     }
 
     /// Advances the clocks of the service and of the database.

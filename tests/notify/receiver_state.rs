@@ -63,7 +63,7 @@ async fn receiver_of_repeated_and_reordered_messages_ends_with_the_right_state(o
     let state = Arc::new(Mutex::new(ReceiverState::default()));
     let take = |answer: fn(&Received) -> u16| {
         let state = Arc::clone(&state);
-        fixture.hook.answers_by(move |message| {
+        fixture.server.answers_by(move |message| {
             let status = answer(message);
             if status != 503 {
                 state.lock().unwrap().take(message);

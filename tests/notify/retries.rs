@@ -30,7 +30,7 @@ fn wait(delivery: &Value) -> i64 {
 #[apply(on_both)]
 async fn message_is_tried_ten_times_by_the_schedule_under_one_id_and_is_dead_then(on: On) {
     let fixture = NotifyFixture::start(on, &ends()).await;
-    fixture.hook.answers(503);
+    fixture.server.answers(503);
     fixture.short().await;
     let waits = [5, 300, 1800, 7200, 18_000, 36_000, 50_400, 72_000, 86_400];
     for (attempts, usual) in (1..).zip(waits) {
@@ -54,7 +54,7 @@ async fn message_is_tried_ten_times_by_the_schedule_under_one_id_and_is_dead_the
         (&dead[0]["attempts"], dead[0]["ended_at"].is_string()),
         (&json!(10), true)
     );
-    let all = fixture.hook.all();
+    let all = fixture.server.all();
     assert_eq!(all.len(), 10);
     let ids: BTreeSet<_> = all.iter().map(Received::id).collect();
     assert_eq!(
@@ -73,7 +73,7 @@ async fn message_is_tried_ten_times_by_the_schedule_under_one_id_and_is_dead_the
 async fn receiver_that_asks_to_wait_is_waited_for_an_hour_at_most(on: On) {
     let fixture = NotifyFixture::start(on, &ends()).await;
     fixture
-        .hook
+        .server
         .answers_by(|_| (503, vec![("retry-after", "600".to_owned())]));
     fixture.short().await;
     let found = fixture
@@ -81,7 +81,7 @@ async fn receiver_that_asks_to_wait_is_waited_for_an_hour_at_most(on: On) {
         .await;
     assert_eq!(wait(&found[0]), 600);
     fixture
-        .hook
+        .server
         .answers_by(|_| (503, vec![("retry-after", "86400".to_owned())]));
     fixture.advance(11 * MINUTE);
     let found = fixture.until(|found| found[0]["attempts"] == 2).await;
@@ -92,7 +92,7 @@ async fn receiver_that_asks_to_wait_is_waited_for_an_hour_at_most(on: On) {
 async fn wait_that_a_429_asks_for_is_kept_to_and_ends_no_young_message(on: On) {
     let fixture = NotifyFixture::start(on, &ends()).await;
     fixture
-        .hook
+        .server
         .answers_by(|_| (429, vec![("retry-after", "30".to_owned())]));
     fixture.short().await;
     let mut before = 0;
@@ -111,7 +111,7 @@ async fn wait_that_a_429_asks_for_is_kept_to_and_ends_no_young_message(on: On) {
         );
         assert!((30..=36).contains(&wait(&found[0])), "{}", found[0]);
         if round == 11 {
-            fixture.hook.answers(200);
+            fixture.server.answers(200);
         }
         fixture.advance(Duration::from_secs(38));
     }
@@ -121,13 +121,13 @@ async fn wait_that_a_429_asks_for_is_kept_to_and_ends_no_young_message(on: On) {
 #[apply(on_both)]
 async fn old_message_that_is_resent_keeps_to_the_wait_that_a_429_asks_for(on: On) {
     let fixture = NotifyFixture::start(on, &ends()).await;
-    fixture.hook.answers(410);
+    fixture.server.answers(410);
     fixture.short().await;
     let dead = fixture.counted(&[("dead", 1)]).await;
     let older = "update delivery set created_at = created_at - 360000000000";
     fixture.app.database.execute(older).await;
     fixture
-        .hook
+        .server
         .answers_by(|_| (429, vec![("retry-after", "30".to_owned())]));
     let path = format!(
         "/v1/deliveries/{}/resend",
@@ -146,7 +146,7 @@ async fn old_message_that_is_resent_keeps_to_the_wait_that_a_429_asks_for(on: On
 async fn message_that_a_receiver_puts_off_for_ever_ends_by_the_schedule(on: On) {
     let fixture = NotifyFixture::start(on, &ends()).await;
     fixture
-        .hook
+        .server
         .answers_by(|_| (429, vec![("retry-after", "1800".to_owned())]));
     fixture.short().await;
     fixture
@@ -168,7 +168,7 @@ async fn message_that_a_receiver_puts_off_for_ever_ends_by_the_schedule(on: On) 
 async fn wait_that_a_receiver_asked_for_is_kept_to_when_it_accepts_another_message(on: On) {
     let fixture = NotifyFixture::start(on, &ends()).await;
     fixture
-        .hook
+        .server
         .answers_by(|_| (503, vec![("retry-after", "600".to_owned())]));
     fixture.short().await;
     fixture
@@ -181,7 +181,7 @@ async fn wait_that_a_receiver_asked_for_is_kept_to_when_it_accepts_another_messa
         .database
         .execute("update delivery set attempts = 2")
         .await;
-    fixture.hook.answers(503);
+    fixture.server.answers(503);
     fixture.short().await;
     fixture
         .until(|found| found.len() == 2 && found[0]["attempts"] == 1)
@@ -189,7 +189,7 @@ async fn wait_that_a_receiver_asked_for_is_kept_to_when_it_accepts_another_messa
     let hour_later =
         "update delivery set attempts = 2, due_at = due_at + 3600000000 where attempts = 1";
     fixture.app.database.execute(hour_later).await;
-    fixture.hook.answers(200);
+    fixture.server.answers(200);
     fixture.short().await;
     // The success of the third message makes the second message due at once, because the
     // receiver asked for no wait. For the first message, the receiver asked for 600 s. The
@@ -221,38 +221,39 @@ async fn success_after_half_a_minute_makes_due_what_failed_in_another_process(on
 #[apply(on_both)]
 async fn message_that_a_receiver_wants_no_more_is_dead_at_once(on: On) {
     let fixture = NotifyFixture::start(on, &ends()).await;
-    fixture.hook.answers(410);
+    fixture.server.answers(410);
     fixture.short().await;
     let dead = fixture.counted(&[("dead", 1)]).await;
     assert_eq!(
         (&dead[0]["attempts"], &dead[0]["last"]["http_status"]),
         (&json!(1), &json!(410))
     );
-    fixture.hook.answers(200);
+    fixture.server.answers(200);
     fixture.short().await;
     fixture.counted(&[("dead", 1), ("sent", 1)]).await;
-    assert_eq!(fixture.hook.count(), 2, "the entry goes on");
+    assert_eq!(fixture.server.count(), 2, "the entry goes on");
 }
 
 #[apply(on_both)]
 async fn redirect_is_a_failure_and_is_not_followed(on: On) {
     let fixture = NotifyFixture::start(on, &ends()).await;
-    let to = format!("{}/elsewhere", fixture.hook.url);
+    let to = format!("{}/elsewhere", fixture.server.url);
     fixture
-        .hook
+        .server
         .answers_by(move |_| (307, vec![("location", to.clone())]));
     fixture.short().await;
     let found = fixture.until_tried(1).await;
     assert_eq!(found[0]["last"]["problem"], "a redirect is not followed");
-    assert!(fixture.hook.all().iter().all(|one| one.path == "/backend"));
+    let all = fixture.server.all();
+    assert!(all.iter().all(|one| one.path == "/backend"));
 }
 
 #[apply(on_both)]
 async fn receiver_that_does_not_answer_costs_fifteen_seconds_and_counts_as_a_failure(on: On) {
     let fixture = NotifyFixture::start(on, &ends()).await;
-    fixture.hook.close();
+    fixture.server.close();
     fixture.short().await;
-    fixture.hook.reached(1).await;
+    fixture.server.reached(1).await;
     fixture.advance(Duration::from_secs(16));
     let found = fixture.until(|found| found[0]["attempts"] == 1).await;
     let last = &found[0]["last"];
@@ -285,7 +286,7 @@ async fn first_success_after_failures_makes_everything_due_that_waits(on: On) {
     let fixture = NotifyFixture::start(on, &ends()).await;
     fixture.short().await;
     fixture.counted(&[("sent", 1)]).await;
-    fixture.hook.answers(500);
+    fixture.server.answers(500);
     for _ in 0..6 {
         fixture.short().await;
     }
@@ -302,7 +303,7 @@ async fn first_success_after_failures_makes_everything_due_that_waits(on: On) {
     fixture.until(failed(1)).await;
     fixture.advance(Duration::from_secs(7));
     fixture.until(failed(2)).await;
-    fixture.hook.answers(200);
+    fixture.server.answers(200);
     fixture.short().await;
     fixture.counted(&[("sent", 8), ("due", 0)]).await;
 }
@@ -313,7 +314,7 @@ async fn message_that_is_refused_for_ever_backs_off_alone(on: On) {
     let poison = fixture.short().await;
     fixture.counted(&[("sent", 1)]).await;
     let (refused, pattern) = (poison.clone(), poison.clone());
-    fixture.hook.answers_by(move |message| {
+    fixture.server.answers_by(move |message| {
         (
             if message.text.contains(&pattern) {
                 500

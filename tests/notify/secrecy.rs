@@ -9,11 +9,11 @@ async fn secrets_and_addresses_of_receivers_are_in_no_row_answer_or_metric() {
         .replace("secrets: [\"{new}\"]", "secrets: [\"{new}\", \"{old}\"], headers: { Authorization: \"Bearer header-canary-0123456789\" }")
         .replace("{hook}/backend", "{hook}/path-canary-0123456789");
     let fixture = NotifyFixture::start(On::Sqlite, &entry).await;
-    fixture.hook.answers(500);
+    fixture.server.answers(500);
     fixture.short().await;
     fixture.until_tried(1).await;
     assert_eq!(
-        fixture.hook.all()[0].header("authorization"),
+        fixture.server.all()[0].header("authorization"),
         "Bearer header-canary-0123456789"
     );
     let texts = fixture.shown().await;
@@ -23,7 +23,7 @@ async fn secrets_and_addresses_of_receivers_are_in_no_row_answer_or_metric() {
         bare(OLD),
         "header-canary".to_owned(),
         "path-canary".to_owned(),
-        fixture.hook.url.clone(),
+        fixture.server.url.clone(),
     ] {
         assert!(texts.iter().all(|text| !text.contains(&canary)), "{canary}");
     }

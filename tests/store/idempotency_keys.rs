@@ -218,43 +218,42 @@ async fn key_of_a_call_at_a_gate_lasts_until_a_day_after_its_task_has_ended(fixt
         fixture.store.remove_spent_keys().await.unwrap();
         fixture.count("idempotency").await
     };
-    for path in ["/v1/gate/calls", "POST /v1/gate/calls"] {
-        let (id, mut call) = create("k", None);
-        path.clone_into(&mut call.idempotency.as_mut().unwrap().path);
-        fixture.store.commit(call).await.unwrap();
-        created(&fixture, create(path, None)).await;
-        fixture.forward(DAY * 3);
-        assert_eq!(key_of(path, "k").await, Some(id), "running");
-        assert_eq!(removed().await, 1, "the key of another path is removed");
-        let asked = request_spec(RequestKind::Approval, Terms::default(), 1);
-        fixture.pause(id, &asked).await;
-        fixture.forward(DAY * 3);
-        assert_eq!(key_of(path, "k").await, Some(id), "paused");
-        assert_eq!(removed().await, 1);
-        let mut end = fixture.next(id).await;
-        let withdrawn = Fact::RequestClosed {
-            request_id: asked.request_id,
-            status: RequestStatus::Withdrawn,
-            reason: CloseReason::Canceled,
-        };
-        end.facts = vec![withdrawn, status(TaskStatus::Canceled)];
-        end.counters.open_requests = -1;
-        fixture.write(end).await.unwrap();
-        fixture.forward(DAY.checked_sub(Duration::from_secs(30)).unwrap());
-        assert_eq!(
-            key_of(path, "k").await,
-            Some(id),
-            "ended less than a day ago"
-        );
-        assert_eq!(removed().await, 1);
-        // The call ended earlier. The later delivery of its result does not prolong the key.
-        let mut delivered = fixture.next(id).await;
-        delivered.asker = Some(AskerPresence::Delivered);
-        fixture.write(delivered).await.unwrap();
-        fixture.forward(Duration::from_secs(30));
-        assert_eq!(key_of(path, "k").await, None);
-        assert_eq!(removed().await, 0);
-    }
+    let path = "/v1/gate/calls";
+    let (id, mut call) = create("k", None);
+    path.clone_into(&mut call.idempotency.as_mut().unwrap().path);
+    fixture.store.commit(call).await.unwrap();
+    created(&fixture, create(path, None)).await;
+    fixture.forward(DAY * 3);
+    assert_eq!(key_of(path, "k").await, Some(id), "running");
+    assert_eq!(removed().await, 1, "the key of another path is removed");
+    let asked = request_spec(RequestKind::Approval, Terms::default(), 1);
+    fixture.pause(id, &asked).await;
+    fixture.forward(DAY * 3);
+    assert_eq!(key_of(path, "k").await, Some(id), "paused");
+    assert_eq!(removed().await, 1);
+    let mut end = fixture.next(id).await;
+    let withdrawn = Fact::RequestClosed {
+        request_id: asked.request_id,
+        status: RequestStatus::Withdrawn,
+        reason: CloseReason::Canceled,
+    };
+    end.facts = vec![withdrawn, status(TaskStatus::Canceled)];
+    end.counters.open_requests = -1;
+    fixture.write(end).await.unwrap();
+    fixture.forward(DAY.checked_sub(Duration::from_secs(30)).unwrap());
+    assert_eq!(
+        key_of(path, "k").await,
+        Some(id),
+        "ended less than a day ago"
+    );
+    assert_eq!(removed().await, 1);
+    // The call ended earlier. The later delivery of its result does not prolong the key.
+    let mut delivered = fixture.next(id).await;
+    delivered.asker = Some(AskerPresence::Delivered);
+    fixture.write(delivered).await.unwrap();
+    fixture.forward(Duration::from_secs(30));
+    assert_eq!(key_of(path, "k").await, None);
+    assert_eq!(removed().await, 0);
 }
 
 #[apply(both)]

@@ -198,11 +198,8 @@ impl<'e> Decider<'e> {
 }
 
 async fn redactor_for(engine: &Engine, session: &TaskSession) -> Result<Redactor, Refusal> {
-    let credentials = stored_credentials(engine, session).await?;
-    Ok(engine
-        .catalog
-        .redactor()
-        .merged_with(&credentials.redactor()))
+    let credentials = stored_credentials(engine, session).await?.redactor();
+    Ok(engine.catalog.redactor().merged_with(&credentials))
 }
 
 fn redact_in_place(redactor: &Redactor, text: &mut String) {

@@ -71,6 +71,8 @@ impl Decider<'_> {
         let changed = targets.as_ref().is_ok_and(|targets| {
             self.is_tool_changed(agent, &session, &open, decision.action, targets)
         });
+        self.refuse_secrets(&session, answer.edits().collect())
+            .await?;
         if targets.is_err() || changed {
             self.refuse_denied_edits(&session, agent, &open.spec, answer)
                 .await?;
@@ -159,14 +161,6 @@ impl Decider<'_> {
         targets: &[CallId],
     ) -> Result<(), Refusal> {
         let (mut edits, mut new_judgements) = (BTreeMap::new(), Vec::new());
-        self.refuse_secrets(
-            session,
-            input
-                .edits()
-                .map(|(call, text)| (call.to_string(), text))
-                .collect(),
-        )
-        .await?;
         for (call, text) in input.edits() {
             let agent = agent.ok_or(Refusal::Internal)?;
             let (judged, judgement) = self.judge_edit(session, agent, open, call, text).await?;

@@ -16,11 +16,12 @@ use crate::task::text::pointer;
 use crate::task::verdict::{Judgement, Verdict};
 
 impl Decider<'_> {
-    /// Like [`Decider::refuse_denied_edits`], but reads the task's journal first. Refuses nothing
-    /// if the task is gone or the journal is unreadable.
+    /// Like [`Decider::refuse_denied_edits`], but reads the task's journal first, and also refuses
+    /// edited arguments that hold a secret. Refuses nothing if the task is gone or the journal is
+    /// unreadable.
     ///
     /// # Errors
-    /// As [`Decider::refuse_denied_edits`].
+    /// `Invalid` for the first such arguments; `Unavailable` when the database does not answer.
     pub(super) async fn refuse_denied_edits_of(
         self,
         row: &RequestRow,
@@ -32,16 +33,18 @@ impl Decider<'_> {
             Err(error @ ReadError::Unavailable) => return Err(error.into()),
         };
         let agent = self.engine.agent_of(&session.own.row).await?;
+        self.refuse_secrets(&session, answer.edits().collect())
+            .await?;
         self.refuse_denied_edits(&session, agent.as_deref().ok(), &row.spec, answer)
             .await
     }
 
-    /// Refuses edited arguments that hold a secret, that a rule denies, that do not fit the tool,
-    /// or that too few people could approve. If a call's tool has changed since the request was
-    /// opened, checks the call's edited arguments only for secrets.
+    /// Refuses edited arguments that a rule denies, that do not fit the tool, or that too few
+    /// people could approve. Does not check the arguments of a call whose tool has changed since
+    /// the request was opened. The caller must first check all arguments by `refuse_secrets`.
     ///
     /// # Errors
-    /// `Invalid` for the first such arguments; `Unavailable` when the database does not answer.
+    /// `Invalid` for the first such arguments.
     pub(super) async fn refuse_denied_edits(
         self,
         session: &TaskSession,
@@ -49,8 +52,6 @@ impl Decider<'_> {
         spec: &RequestSpec,
         answer: &DecisionInput,
     ) -> Result<(), Refusal> {
-        self.refuse_secrets(session, answer.edits().collect())
-            .await?;
         let Some(agent) = agent else { return Ok(()) };
         for (call, text) in answer.edits() {
             let mut own_calls = spec.own_calls();

@@ -44,7 +44,7 @@ impl Driver<'_> {
         self.engine.save(self.session, lease).await
     }
 
-    pub(super) async fn finish(&mut self, ending: Ending) -> Result<bool, Stop> {
+    pub(super) async fn finish(&mut self, ending: Ending) -> Result<(), Stop> {
         finish(self.engine, self.session, ending).await
     }
 }

@@ -41,11 +41,8 @@ impl<'e> Driver<'e> {
     }
 
     pub(crate) async fn redactor(&mut self) -> Result<Redactor, Stop> {
-        Ok(self
-            .engine
-            .catalog
-            .redactor()
-            .merged_with(&self.credentials().await?.redactor()))
+        let credentials = self.credentials().await?.redactor();
+        Ok(self.engine.catalog.redactor().merged_with(&credentials))
     }
 
     /// Like [`Self::redactor`], for a text that the model has just sent.

@@ -14,12 +14,11 @@ use crate::task::step::Ending;
 use crate::task::transcript::last_result;
 
 /// Ends a task. If a decision demanded `CancelRoot`, also cancels the other tasks of the tree.
-/// Always returns `false`, because the driver has no next step.
 pub(super) async fn finish(
     engine: &Engine,
     session: &mut TaskSession,
     ending: Ending,
-) -> Result<bool, Stop> {
+) -> Result<(), Stop> {
     reopen(engine, session).await?;
     let ends_tree = session.own.progress.ending == Some(Consequence::CancelRoot);
     let complete = |session: &mut TaskSession, text| {
@@ -43,26 +42,24 @@ pub(super) async fn finish(
         session.cancel_tasks(all, CloseReason::Canceled);
     }
     session.propagate_end();
-    engine.save(session, LeaseChange::PARK).await?;
-    Ok(false)
+    engine.save(session, LeaseChange::PARK).await
 }
 
 /// Ends a task whose agent cannot be loaded. Cancels the task if a decision or an expired
 /// request has demanded its end, and fails the task otherwise. If the task has ended already,
-/// commits the pending facts, for example a late result. Like [`finish`], always returns `false`.
+/// commits the pending facts, for example a late result.
 pub(super) async fn finish_without_agent(
     engine: &Engine,
     session: &mut TaskSession,
     failure: Failure,
-) -> Result<bool, Stop> {
+) -> Result<(), Stop> {
     if session
         .own
         .progress
         .status
         .is_none_or(TaskStatus::is_terminal)
     {
-        engine.save(session, LeaseChange::Keep).await?;
-        return Ok(false);
+        return engine.save(session, LeaseChange::Keep).await;
     }
     if session.own.progress.ending.is_some() {
         let rest = session

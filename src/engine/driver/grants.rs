@@ -8,7 +8,6 @@ use super::{Driver, Stop};
 use crate::store::{CoverableCall, GrantRow, ReadError};
 use crate::task::call_state::{CallState, Phase};
 use crate::task::grant::{GrantEnd, GrantScope, Offer};
-use crate::task::id::GrantId;
 use crate::task::verdict::{Judgement, Verdict};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,15 +135,11 @@ impl Driver<'_> {
         let calls = self.session.own.progress.calls.iter();
         let earlier = calls
             .take_while(|other| other.call.tool_call_id != state.call.tool_call_id)
-            .filter(|other| relies_on(other, grant.grant_id) && !counted(other))
+            .filter(|other| other.grant() == Some(grant.grant_id) && !counted(other))
+            .filter(|other| other.phase == Phase::Allowed)
             .count();
         i64::try_from(earlier).is_ok_and(|earlier| grant.used + earlier < grant.uses)
     }
-}
-
-/// Whether the call is allowed by this standing decision and has not started.
-fn relies_on(state: &CallState, grant: GrantId) -> bool {
-    state.grant() == Some(grant) && state.phase == Phase::Allowed
 }
 
 /// Returns the reason for allowing a call: the giver of the standing decision, the time at which

@@ -70,9 +70,10 @@ impl Driver<'_> {
     /// Returns the time at which the asker of this gate call becomes `Late`. The gate's
     /// `use_within` runs until this time. For an allowed or approved call, `use_within` begins when
     /// the call becomes free to start (`startable_since`). For a started call, it begins when the
-    /// attempt counts as over. Returns `None` in any other phase.
+    /// attempt counts as over. Returns `None` in any other phase, and if the task is not a gate
+    /// call.
     fn startable_until(&self, state: &CallState) -> Option<Time> {
-        let own = &self.session.own;
+        let (own, gate) = (&self.session.own, self.agent.gate.as_ref()?);
         let from = match &state.phase {
             Phase::Allowed | Phase::Approved(_) => startable_since(&own.items)?,
             Phase::Started(start) => start.ends_at(self.engine.settings.lease),
@@ -86,14 +87,12 @@ impl Driver<'_> {
             | Phase::Delegated(_)
             | Phase::Done(_) => return None,
         };
-        let gate = self.agent.gate.as_ref()?;
         Some(from + gate.use_within)
     }
 
     /// Returns the duration until the asker of this gate call becomes `Late`. Returns `None` if the
     /// task is not a gate call, if the call has its result, or if `startable_until` returns `None`.
     pub(super) fn time_until_late(&self) -> Option<Duration> {
-        self.agent.gate.as_ref()?;
         let state = self.session.own.progress.unfinished().next()?;
         let end = self.startable_until(state)?;
         Some(end.since(self.session.now))

@@ -86,12 +86,16 @@ async fn step(engine: &Engine, session: &mut TaskSession) -> Result<bool, Stop> 
     session.record_sub_agent_results();
     let agent = match engine.load_agent(session).await? {
         Ok(agent) => agent,
-        Err(failure) => return finish_without_agent(engine, session, failure).await,
+        Err(failure) => {
+            finish_without_agent(engine, session, failure).await?;
+            return Ok(false);
+        }
     };
     if is_out_of_takeovers(session.own.row.fruitless)
         && session.own.progress.status == Some(TaskStatus::Running)
     {
-        return finish(engine, session, Ending::Failed(no_progress())).await;
+        finish(engine, session, Ending::Failed(no_progress())).await?;
+        return Ok(false);
     }
     Driver::new(engine, session, &agent).advance().await
 }
@@ -115,8 +119,8 @@ impl Driver<'_> {
                 self.save(LeaseChange::Keep).await?;
                 return Ok(false);
             }
-            Step::Wait(events) => return self.park(&events).await,
-            Step::Finish(ending) => return self.finish(ending).await,
+            Step::Wait(events) => return self.park(&events).await.map(|()| false),
+            Step::Finish(ending) => return self.finish(ending).await.map(|()| false),
             Step::CallModel | Step::RunCalls(_) if self.gives_way().await => {
                 self.save(LeaseChange::Queue).await?;
                 return Ok(false);
@@ -149,9 +153,9 @@ impl Driver<'_> {
     /// Parks the task until a later commit or a timer wakes it. The commit that parks the task also
     /// opens its requests, so no answer can come before the task is parked. An ended task gets no
     /// timer: people are asked about its started calls only once a command has continued the task.
-    async fn park(&mut self, events: &[AwaitedEvent]) -> Result<bool, Stop> {
+    async fn park(&mut self, events: &[AwaitedEvent]) -> Result<(), Stop> {
         if events.contains(&AwaitedEvent::Message) && !self.session.has_pending_facts() {
-            return Ok(false);
+            return Ok(());
         }
         let wake_in = self
             .time_until_attempts_end()
@@ -160,7 +164,6 @@ impl Driver<'_> {
         if wake_in.is_none() && self.session.own.progress.status == Some(TaskStatus::Running) {
             reopen(self.engine, self.session).await?;
         }
-        self.save(LeaseChange::Park { wake_in }).await?;
-        Ok(false)
+        self.save(LeaseChange::Park { wake_in }).await
     }
 }

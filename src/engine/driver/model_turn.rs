@@ -35,16 +35,11 @@ impl Driver<'_> {
                 FailureCode::Configuration,
                 format!("There is no model {}.", self.agent.model),
             );
-            return self.finish(Ending::Failed(failure)).await.map(|_| ());
+            return self.finish(Ending::Failed(failure)).await;
         };
         let guard = match self.register_model_call().await? {
             Ok(guard) => guard,
-            Err(limit) => {
-                return self
-                    .finish(Ending::Failed(Failure::limit(limit)))
-                    .await
-                    .map(|_| ());
-            }
+            Err(limit) => return self.finish(Ending::Failed(Failure::limit(limit))).await,
         };
         self.save(self.engine.take_lease()).await?;
         if self.session.lease.as_ref().is_some_and(Lease::is_passed_on) {

@@ -116,7 +116,11 @@ impl<'e> Driver<'e> {
         }
         let attempts = self.journal_starts(calls, &compared, &credentials, continuations);
         if attempts.0.is_empty() {
-            self.end_unperformed(calls).await?;
+            // No tool of this service performs these calls. If they did not end, `next_step` would
+            // return them forever.
+            let text = "No tool of this service can run this call.";
+            let ended = calls.iter().map(|id| (*id, text.to_owned()));
+            self.end_unattempted(ended.collect()).await?;
             return Ok(None);
         }
         Ok(Some(attempts))
@@ -204,14 +208,6 @@ impl<'e> Driver<'e> {
             Some((*id, current))
         });
         present.collect()
-    }
-
-    /// Ends calls that no tool of this service performs (see `end_unattempted`). Otherwise
-    /// `next_step` would return these calls forever.
-    async fn end_unperformed(&mut self, calls: &[CallId]) -> Result<(), Stop> {
-        let text = "No tool of this service can run this call.";
-        let ended = calls.iter().map(|id| (*id, text.to_owned()));
-        self.end_unattempted(ended.collect()).await
     }
 
     /// Journals the start of each call that a tool of this service performs. `compared` has the

@@ -161,24 +161,18 @@ pub(in crate::engine) fn denied_again(call: CallId, reason: Option<&str>) -> Jud
 
 /// Returns a hold of a call that `allowed` allows. If a standing decision allows the call, the
 /// terms of its rule apply, because the rule would hold the call without the standing decision.
-/// Otherwise, the owner decides.
+/// Otherwise, or if this rule is gone, the owner decides.
 pub(in crate::engine) fn held_despite_permission(
     policy: &Policy,
     allowed: Judgement,
     reason: impl Into<String>,
 ) -> Judgement {
-    let terms = terms_of_granting_rule(policy, &allowed);
+    let granting_rule = allowed.grant_id.and(allowed.rule.as_deref());
+    let terms = granting_rule.and_then(|rule| policy.terms(rule).cloned());
     Judgement {
         terms: Some(terms.unwrap_or_default()),
         ..held_for_owner(allowed.rule, reason)
     }
-}
-
-/// Returns the terms of the rule that offered the standing decision by which `allowed` allows a
-/// call. `None` if no standing decision allows the call, or if the rule is gone.
-fn terms_of_granting_rule(policy: &Policy, allowed: &Judgement) -> Option<Terms> {
-    let rule = allowed.grant_id.and(allowed.rule.as_deref())?;
-    policy.terms(rule).cloned()
 }
 
 /// Returns a hold with the default terms, under which the owner decides.

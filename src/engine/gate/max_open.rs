@@ -50,8 +50,7 @@ impl GateProposal<'_> {
         self,
         call: &CallState,
     ) -> Result<Option<OpenCallGuard>, GateRefusal> {
-        let is_held = matches!(call.phase, Phase::Held(_) | Phase::Human(_));
-        if !is_held && !self.asks_for_credential(call) {
+        if !call.is_held() && !self.asks_for_credential(call) {
             return Ok(None);
         }
         let (engine, gate, max_open) = (self.engine, &self.agent.name, self.gate.max_open);

@@ -37,10 +37,6 @@ use crate::task::status::RequestStatus;
 use crate::task::verdict::Approvers;
 use crate::world::Locked;
 
-/// The path under which idempotency keys of gate calls are stored. The path is the same for all
-/// surfaces (protocols such as REST and MCP), so that a key names the same call at each surface.
-pub(crate) const KEY_PATH: &str = "/v1/gate/calls";
-
 /// The text about a call that was started and has no outcome yet.
 pub(crate) const UNDER_WAY: &str = "The call is under way.";
 /// The warning about a call that was started, if its outcome is not known.

@@ -14,7 +14,7 @@ use super::claim_limit::ClaimLimit;
 use super::drive::GateDrive;
 use super::max_open::OpenCallGuard;
 use super::presence::{AskerGuard, PRESENCE_GRACE};
-use super::{GateAnswer, GateRefusal, Gates, Identity, KEY_PATH, Proposal};
+use super::{GateAnswer, GateRefusal, Gates, Identity, Proposal};
 use crate::agent::gate::RecordedCalls;
 use crate::agent::{Agent, Gate};
 use crate::engine::commands::IdempotencyKey;
@@ -28,7 +28,7 @@ use crate::engine::{Engine, Refusal};
 use crate::people::Caller;
 use crate::policy::Policy;
 use crate::secret::seal::DigestedBody;
-use crate::store::CommitError;
+use crate::store::{CommitError, GATE_KEY_PATH};
 use crate::task::call_state::{AttemptStart, CallState, Phase};
 use crate::task::change::{AskerPresence, ClientColumns, KeyedCall};
 use crate::task::id::{CallId, TaskId};
@@ -153,7 +153,7 @@ impl GateProposal<'_> {
         let same = json!([self.agent.name, tool, session, text]);
         let sealer = self.engine.sealer.as_ref();
         Some(IdempotencyKey {
-            path: KEY_PATH.to_owned(),
+            path: GATE_KEY_PATH.to_owned(),
             key: key.to_owned(),
             body: DigestedBody::new(Bytes::from(same.to_string()), sealer),
         })
@@ -189,7 +189,7 @@ impl GateProposal<'_> {
         let mut session = self.unsaved_call();
         let call = self.judge(&mut session).await?;
         let state = state_of(&session, call)?;
-        let held = is_held(&state);
+        let held = state.is_held();
         let once = state.phase == Phase::Allowed && state.effect == Effect::Once;
         let key = keyed_call(self.proposal);
         // A call that waits for people, or that may run only once, gets a key by which later equal
@@ -359,7 +359,7 @@ impl GateProposal<'_> {
     fn refuse_unseen(self, session: &mut TaskSession, call: CallId) -> Result<(), Refusal> {
         let identity = &self.proposal.identity;
         let is_cut = matches!(identity, Identity::Bytes { is_cut: true, .. });
-        if is_cut && is_held(&state_of(session, call)?) {
+        if is_cut && state_of(session, call)?.is_held() {
             let invalid = Judgement {
                 reason: Some(UNSEEN_TEXT.to_owned()),
                 ..Judgement::new(Verdict::Invalid)
@@ -442,10 +442,6 @@ fn is_only_counted(state: &CallState) -> bool {
     state.phase == Phase::Allowed
         && state.effect == Effect::ReadOnly
         && state.performer == ToolKind::External
-}
-
-fn is_held(call: &CallState) -> bool {
-    matches!(call.phase, Phase::Held(_) | Phase::Human(_))
 }
 
 fn state_of(session: &TaskSession, call: CallId) -> Result<CallState, Refusal> {

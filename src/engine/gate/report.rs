@@ -2,13 +2,14 @@
 //! report is lost. If the call was settled before, the report is journaled as a late result.
 
 use super::call::CallViewer;
-use super::{GateCall, GateRefusal, GateState, Gates, KEY_PATH};
+use super::{GateCall, GateRefusal, GateState, Gates};
 use crate::engine::commands::IdempotencyKey;
 use crate::engine::commands::submit::unless_conflict;
 use crate::engine::session::{ReceivedResult, TaskSession};
 use crate::engine::{MAX_TRIES, Refusal};
 use crate::people::Caller;
 use crate::people::authorization::may_ask_at_gate;
+use crate::store::GATE_KEY_PATH;
 use crate::task::call_state::{CallState, Phase};
 use crate::task::change::AskerPresence;
 use crate::task::id::TaskId;
@@ -183,7 +184,7 @@ impl Gates<'_> {
                 let found = self
                     .engine
                     .store
-                    .idempotency(&caller.tenant, &caller.user_id, KEY_PATH, key)
+                    .idempotency(&caller.tenant, &caller.user_id, GATE_KEY_PATH, key)
                     .await?;
                 found.map(|row| row.task_id).ok_or(Refusal::NotFound)
             }

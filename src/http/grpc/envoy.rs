@@ -164,7 +164,8 @@ fn read_call(checked: &CheckedHttpRequest) -> Result<JsonRpcMessage, RefusalReas
     }
     // `Content-Encoding` and the charset in `Content-Type` tell the upstream how to decode the
     // body. Decoding could turn the body into another call than the call that is judged here.
-    if header("content-encoding").is_some_and(|(_, value)| !is_identity(value)) {
+    let encoding = header("content-encoding").map(|(_, value)| value.trim_ascii());
+    if encoding.is_some_and(|encoding| !encoding.eq_ignore_ascii_case(b"identity")) {
         return Err(RefusalReason(
             "The body must not have a Content-Encoding.".to_owned(),
         ));
@@ -173,10 +174,6 @@ fn read_call(checked: &CheckedHttpRequest) -> Result<JsonRpcMessage, RefusalReas
         return Err(RefusalReason("The body must be UTF-8.".to_owned()));
     }
     read_message(&checked.body)
-}
-
-fn is_identity(encoding: &[u8]) -> bool {
-    encoding.trim_ascii().eq_ignore_ascii_case(b"identity")
 }
 
 /// Returns whether a body with this `Content-Type` is UTF-8. A body without a charset counts as

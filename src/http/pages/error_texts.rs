@@ -170,7 +170,7 @@ pub(crate) fn untranslated(words: &Translations, english: &str) -> Markup {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::pages::language::assert_translated;
+    use crate::people::language::assert_translated;
 
     fn shown(language: Language, detail: impl Into<Detail>) -> String {
         localized(Translations::for_language(language), &detail.into()).into_string()

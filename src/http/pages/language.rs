@@ -5,7 +5,7 @@ use http::HeaderMap;
 use http::header::ACCEPT_LANGUAGE;
 
 use crate::http::server::accept::ranges;
-pub(crate) use crate::people::language::Language;
+pub(crate) use crate::people::language::{Language, texts};
 
 impl Language {
     /// Returns the supported language with the highest quality in the headers. If several languages
@@ -40,44 +40,6 @@ fn parse_range((range, quality): (&str, Option<&str>)) -> Option<(Language, f32)
     }
 }
 
-/// Declares a struct of texts, and one static instance of it for each language. Each entry of the
-/// macro has a text in both languages, so a missing translation does not compile. `with language`
-/// adds the field `language` to the struct.
-macro_rules! texts {
-    ($texts:ident $(with $language:ident)?; $($name:ident: $english:literal, $chinese:literal;)*) => {
-        /// The texts of one language.
-        #[derive(Debug)]
-        pub(crate) struct $texts {
-            $(pub $language: Language,)?
-            $(#[doc = $english] pub $name: &'static str),*
-        }
-
-        static ENGLISH: $texts = $texts { $($language: Language::English,)? $($name: $english),* };
-        static CHINESE: $texts = $texts { $($language: Language::Chinese,)? $($name: $chinese),* };
-
-        /// Each text in English and in Chinese.
-        #[cfg(test)]
-        const PAIRS: &[(&str, &str)] = &[$(($english, $chinese)),*];
-
-        impl $texts {
-            #[must_use]
-            pub(crate) fn for_language(language: Language) -> &'static Self {
-                match language {
-                    Language::English => &ENGLISH,
-                    Language::Chinese => &CHINESE,
-                }
-            }
-        }
-
-        #[cfg(test)]
-        #[test]
-        fn every_text_is_translated_and_fills_in_the_same_values() {
-            crate::http::pages::language::assert_translated(PAIRS);
-        }
-    };
-}
-pub(crate) use texts;
-
 /// Builds an array of texts for a script, from the named fields of a struct of texts. Each element
 /// is a pair: the name of a field, and the field's text as a JSON value.
 macro_rules! named_texts {
@@ -86,26 +48,6 @@ macro_rules! named_texts {
     };
 }
 pub(crate) use named_texts;
-
-/// Panics if the two texts of a pair have different placeholders, or if the second text does not
-/// look like Chinese.
-#[cfg(test)]
-pub(crate) fn assert_translated(pairs: &[(&str, &str)]) {
-    let placeholders = |text: &str| -> std::collections::BTreeSet<String> {
-        let parts = text.split('{').skip(1);
-        let names = parts.filter_map(|part| part.split_once('}'));
-        names.map(|(name, _)| name.to_owned()).collect()
-    };
-    for (english, chinese) in pairs {
-        assert_eq!(placeholders(english), placeholders(chinese), "{english}");
-        assert!(!english.is_empty());
-        let translated = |c: char| !c.is_ascii() || "、{}:, /".contains(c);
-        assert!(
-            *chinese == "JSON" || chinese.chars().any(translated),
-            "{english}"
-        );
-    }
-}
 
 #[cfg(test)]
 mod tests {

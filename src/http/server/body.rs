@@ -332,22 +332,21 @@ impl PostRequest {
         .await
     }
 
-    /// Like [`PostRequest::json`], but leaves the member `member` unparsed. `read` gets the other
-    /// members, the unchanged JSON text of `member`, and the body's bytes.
+    /// Like [`PostRequest::json`], but leaves the member `arguments` unparsed. `read` gets the
+    /// other members, the unchanged JSON text of `arguments`, and the body's bytes.
     ///
     /// # Errors
     /// As [`PostRequest::json`].
-    pub(crate) async fn json_with_raw_member<T: Send + 'static>(
+    pub(crate) async fn json_with_raw_arguments<T: Send + 'static>(
         &self,
         parser: &BodyParser,
-        member: &'static str,
         read: impl FnOnce(Value, Option<String>, &[u8]) -> Result<T, Problem> + Send + 'static,
     ) -> Result<T, Problem> {
         if self.bytes.is_empty() {
             return read(Value::Object(Map::new()), None, b"{}");
         }
         self.read_json(parser, move |bytes| {
-            let (rest, raw) = json::parse_except(bytes, member)?;
+            let (rest, raw) = json::parse_except(bytes, "arguments")?;
             json::check_count(bytes)?;
             read(without_nul(rest)?, raw, bytes)
         })

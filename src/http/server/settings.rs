@@ -19,9 +19,12 @@ pub struct ServerSettings {
     /// proxy strips. Default: `http://<listen>`. Required when `listen` is not on loopback.
     pub public_url: Option<String>,
     /// The URL of your own page for a request, with `{request_id}` in it, such as
-    /// `https://app.acme.com/approvals/{request_id}`.
+    /// `https://app.acme.com/approvals/{request_id}`. It replaces the built-in page in `url` of
+    /// requests (in the API and in webhooks), and in the links of Slack, Teams and mails without
+    /// `notify.links`. Default: the built-in page, `<public_url>/resume/{request_id}`.
     pub request_url: Option<String>,
-    /// The origins of frontends on other hosts, each `https://host[:port]`.
+    /// The origins of frontends other than the service's own, each `https://host[:port]` or
+    /// `http://host[:port]`, without the default port of the scheme and without a path.
     pub cors_origins: Vec<String>,
     /// How long a POST waits for the task if the request does not say how long; at most `300s`.
     #[serde(with = "duration_text")]
@@ -39,10 +42,13 @@ pub struct ServerSettings {
     pub metrics_listen: Option<String>,
     /// The maximum number of event streams that are open at once in this process.
     pub max_streams: u32,
-    /// The maximum number of event streams that one caller has open at once.
+    /// The maximum number of event streams that one caller has open at once in this process. Also
+    /// the maximum number of HTTP requests of one caller that wait at gates at once in this
+    /// process.
     pub max_streams_per_caller: u32,
-    /// The maximum number of clients that wait at gates in this process at the same time. A further
-    /// client does not wait: while there is no verdict, the answer says that the call is pending.
+    /// The maximum number of HTTP requests that wait at gates in this process at the same time. A
+    /// further request does not wait: while there is no verdict, the answer says that the call is
+    /// pending.
     pub max_waiting: u32,
     /// How long an event stream stays open. The client then opens it again.
     #[serde(with = "duration_text")]

@@ -13,87 +13,74 @@ use super::request::WireRequestStatus;
 use super::task::WireTaskStatus;
 use crate::task::request::RequestKind;
 
-/// The header of a POST that may wait for the task.
-#[derive(Debug, IntoParams)]
-#[into_params(parameter_in = Header)]
-pub(crate) struct PreferHeader {
+/// Declares the struct of a header whose value is a text, with the header's name and description. A
+/// header with a maximum length is not empty, and consists of visible ASCII characters.
+macro_rules! header {
+    (
+        $(#[$about:meta])*
+        $name:ident($header:tt $(, $max_length:tt)?):
+        $(#[$description:meta])*
+    ) => {
+        $(#[$about])*
+        #[derive(Debug, IntoParams)]
+        #[into_params(parameter_in = Header)]
+        pub(crate) struct $name {
+            $(#[$description])*
+            #[param(rename = $header $(, min_length = 1, max_length = $max_length, pattern = "^[!-~]+$")?)]
+            value: Option<String>,
+        }
+    };
+}
+
+header! {
+    /// The header of a POST that may wait for the task.
+    PreferHeader("Prefer"):
     /// `wait=N` waits up to N seconds (300 at most) until the root task no longer runs;
     /// `respond-async` does not wait.
-    #[param(rename = "Prefer")]
-    prefer: Option<String>,
 }
-
-/// The header of a proposal at a gate, which waits for the verdict.
-#[derive(Debug, IntoParams)]
-#[into_params(parameter_in = Header)]
-pub(crate) struct VerdictWaitHeader {
+header! {
+    /// The header of a proposal at a gate, which waits for the verdict.
+    VerdictWaitHeader("Prefer"):
     /// `wait=N` waits up to N seconds for the verdict (300 at most; in a browser's session, 60 at
     /// most); `respond-async` does not wait.
-    #[param(rename = "Prefer")]
-    prefer: Option<String>,
 }
-
-/// The header of a POST that changes a task.
-#[derive(Debug, IntoParams)]
-#[into_params(parameter_in = Header)]
-pub(crate) struct KeyHeader {
+header! {
+    /// The header of a POST that changes a task.
+    KeyHeader("Idempotency-Key", 255):
     /// 1 to 255 visible ASCII characters. A repetition with the same key, path and body has no
     /// further effect, and waits like the first POST. A task or a call in its response is shown as
     /// it is now.
-    #[param(
-        rename = "Idempotency-Key",
-        min_length = 1,
-        max_length = 255,
-        pattern = "^[!-~]+$"
-    )]
-    idempotency_key: Option<String>,
 }
-
-/// The `Idempotency-Key` of a proposal at a gate, which names the proposed call.
-#[derive(Debug, IntoParams)]
-#[into_params(parameter_in = Header)]
-pub(crate) struct ProposalKeyHeader {
+header! {
+    /// The `Idempotency-Key` of a proposal at a gate, which names the proposed call.
+    ProposalKeyHeader("Idempotency-Key", 255):
     /// 1 to 255 visible ASCII characters that name the call. A repetition with the same key and
     /// call continues the call: it waits for the verdict, and starts the call as soon as the call
     /// may run. An allowed call that the gate does not store (`record: held`) is not continued; its
     /// repetition is a new call.
-    #[param(
-        rename = "Idempotency-Key",
-        min_length = 1,
-        max_length = 255,
-        pattern = "^[!-~]+$"
-    )]
-    idempotency_key: Option<String>,
 }
-
-/// The `Idempotency-Key` of a POST that checks the form of the key and does not store the key.
-#[derive(Debug, IntoParams)]
-#[into_params(parameter_in = Header)]
-pub(crate) struct CheckedKeyHeader {
+header! {
+    /// The `Idempotency-Key` of a POST that checks the form of the key and does not store the key.
+    CheckedKeyHeader("Idempotency-Key", 255):
     /// 1 to 255 visible ASCII characters. The service refuses a key of another form. It does not
     /// store the key, so the key does not identify a repetition.
-    #[param(
-        rename = "Idempotency-Key",
-        min_length = 1,
-        max_length = 255,
-        pattern = "^[!-~]+$"
-    )]
-    idempotency_key: Option<String>,
 }
-
-/// The header that names the process that runs a gate call.
-#[derive(Debug, IntoParams)]
-#[into_params(parameter_in = Header)]
-pub(crate) struct RunnerHeader {
+header! {
+    /// The header that names the process that runs a gate call.
+    RunnerHeader("Holdpoint-Runner", 128):
     /// 1 to 128 visible ASCII characters that name the client's process. If the same runner repeats
     /// the POST, it gets the same permit again.
-    #[param(
-        rename = "Holdpoint-Runner",
-        min_length = 1,
-        max_length = 128,
-        pattern = "^[!-~]+$"
-    )]
-    runner: Option<String>,
+}
+header! {
+    /// The header of a GET that may wait.
+    WaitHeader("Prefer"):
+    /// `wait=N` waits up to N seconds (300 at most) until this task no longer runs.
+}
+header! {
+    /// The header of a GET that may wait for a change of a gate call.
+    CallWaitHeader("Prefer"):
+    /// `wait=N` waits up to N seconds (300 at most; in a browser's session, 60 at most) until the
+    /// decision changes or the call is settled.
 }
 
 /// The headers of a message of the Model Context Protocol.
@@ -121,25 +108,6 @@ pub(crate) struct McpHeaders {
     session: Option<String>,
     /// `wait=N` lets a held call wait up to N seconds for its decision (300 at most; in a browser's
     /// session, 60 at most); `respond-async` does not wait.
-    #[param(rename = "Prefer")]
-    prefer: Option<String>,
-}
-
-/// The header of a GET that may wait.
-#[derive(Debug, IntoParams)]
-#[into_params(parameter_in = Header)]
-pub(crate) struct WaitHeader {
-    /// `wait=N` waits up to N seconds (300 at most) until this task no longer runs.
-    #[param(rename = "Prefer")]
-    prefer: Option<String>,
-}
-
-/// The header of a GET that may wait for a change of a gate call.
-#[derive(Debug, IntoParams)]
-#[into_params(parameter_in = Header)]
-pub(crate) struct CallWaitHeader {
-    /// `wait=N` waits up to N seconds (300 at most; in a browser's session, 60 at most) until the
-    /// decision changes or the call is settled.
     #[param(rename = "Prefer")]
     prefer: Option<String>,
 }

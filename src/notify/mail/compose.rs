@@ -134,12 +134,6 @@ fn tools(texts: &MailTexts, question: &DigestQuestion, max_chars: usize) -> Stri
     visible_line(&names.join(texts.separator), max_chars)
 }
 
-fn question_count(digest: &Digest) -> u64 {
-    u64::try_from(digest.questions.len())
-        .unwrap_or(u64::MAX)
-        .saturating_add(digest.unlisted)
-}
-
 fn subject(texts: &MailTexts, digest: &Digest) -> String {
     match (digest.questions.as_slice(), digest.unlisted) {
         ([only], 0) => texts.single_subject(
@@ -147,7 +141,7 @@ fn subject(texts: &MailTexts, digest: &Digest) -> String {
             &tools(texts, only, 2 * MAX_NAME_CHARS),
             &visible_line(&only.agent, MAX_NAME_CHARS),
         ),
-        _ => texts.digest_subject(digest.reason, question_count(digest)),
+        _ => texts.digest_subject(digest.reason, digest.question_count()),
     }
 }
 

@@ -3,7 +3,7 @@
 
 use futures_util::future::join_all;
 use macro_rules_attribute::apply;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::super::approval_cycle::on_both;
 use super::super::request_kinds::items;
@@ -14,6 +14,13 @@ use super::{
 use crate::support::test_app::{On, TestApp};
 
 const TIMES: usize = 12;
+
+/// Creates a tree in which the root makes these calls and waits for a person. Returns the root's id
+/// and the id of an open request.
+async fn waiting(app: &TestApp, calls: &[Value]) -> (String, String) {
+    let root = paused(app, &does(calls, "end")).await;
+    (root.str("/task_id"), open(&root)[0].1.clone())
+}
 
 /// Asserts that every task of a tree has ended and that no request is open.
 async fn all_over(app: &TestApp, root: &str) {
@@ -42,9 +49,7 @@ async fn ran_in(app: &TestApp, root: &str) -> usize {
 async fn cancel_of_the_root_beside_an_approval_below_ends_the_tree(on: On) {
     let app = trees(on, "").await;
     for _ in 0..TIMES {
-        let root = paused(&app, &does(&[pays("analyst", 1), pays("clerk", 2)], "end")).await;
-        let root_id = root.str("/task_id");
-        let request = open(&root)[0].1.clone();
+        let (root_id, request) = waiting(&app, &[pays("analyst", 1), pays("clerk", 2)]).await;
         let (owner, path) = (app.owner(), format!("/v1/tasks/{root_id}/cancel"));
         let (approved, canceled) = tokio::join!(owner.approve(&request), owner.hit(&path));
         canceled.assert_status(200, "Canceled");
@@ -60,10 +65,8 @@ async fn cancel_of_the_root_beside_an_approval_below_ends_the_tree(on: On) {
 async fn cancel_of_a_sub_agent_beside_an_approval_of_its_call_has_one_outcome(on: On) {
     let app = trees(on, "").await;
     for _ in 0..TIMES {
-        let root = paused(&app, &does(&[pays("analyst", 1)], "end")).await;
-        let root_id = root.str("/task_id");
+        let (root_id, request) = waiting(&app, &[pays("analyst", 1)]).await;
         let analyst = id(&only(&app, &root_id, "analyst").await);
-        let request = open(&root)[0].1.clone();
         let (owner, path) = (app.owner(), format!("/v1/tasks/{analyst}/cancel"));
         let (approved, canceled) = tokio::join!(owner.approve(&request), owner.hit(&path));
         assert!([200, 409].contains(&canceled.status), "{}", canceled.text);
@@ -91,9 +94,7 @@ async fn cancel_of_a_sub_agent_beside_an_approval_of_its_call_has_one_outcome(on
 async fn superseding_message_beside_an_approval_below_has_one_outcome(on: On) {
     let app = trees(on, "").await;
     for _ in 0..TIMES {
-        let root = paused(&app, &does(&[pays("analyst", 1), pays("clerk", 2)], "end")).await;
-        let root_id = root.str("/task_id");
-        let request = open(&root)[0].1.clone();
+        let (root_id, request) = waiting(&app, &[pays("analyst", 1), pays("clerk", 2)]).await;
         let (owner, path) = (app.owner(), format!("/v1/tasks/{root_id}/messages"));
         let body = json!({"input": json!(["never mind"]).to_string(), "supersede": true});
         let (approved, message) = tokio::join!(owner.approve(&request), owner.post(&path, &body));
@@ -221,8 +222,7 @@ async fn two_answers_to_one_sub_agent_request_on_two_replicas_have_one_winner() 
     other.model.otherwise(scripted_answer);
     for _ in 0..TIMES {
         let ran = app.tool.ledger().len();
-        let root = paused(&app, &does(&[pays("analyst", 1)], "end")).await;
-        let request = open(&root)[0].1.clone();
+        let (root_id, request) = waiting(&app, &[pays("analyst", 1)]).await;
         let (one, two) = (app.owner(), other.owner());
         let answers = join_all([
             one.approve(&request),
@@ -242,10 +242,7 @@ async fn two_answers_to_one_sub_agent_request_on_two_replicas_have_one_winner() 
                 .all(|answer| answer.status == 200 || answer.str("/code") == "already_decided"),
             "{answers:#?}"
         );
-        assert_eq!(
-            still(&app, &root.str("/task_id")).await.str("/status"),
-            "Completed"
-        );
+        assert_eq!(still(&app, &root_id).await.str("/status"), "Completed");
         assert_eq!(app.tool.ledger().len(), ran + 1);
     }
     other.stop().await;

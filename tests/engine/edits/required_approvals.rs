@@ -15,7 +15,7 @@ use super::super::call_decisions::{
 };
 use super::super::engine_harness::{alice_decides, decides, person, whole};
 use super::super::two_replicas::finance;
-use super::{EDITED, TWO, harness, held_call, offered, rewritten};
+use super::{EDITED, TWO, bob_may_not_approve, harness, held_call, offered, rewritten};
 use crate::store::store_fixture::{StoreFixture, both};
 
 const AGAIN: &str = r#"{"order":3,"amount":1e2}"#;
@@ -31,19 +31,7 @@ async fn editor_of_the_arguments_is_not_one_of_two_required_approvers(fixture: S
         let shown = last_open_request(&harness, task).await;
         assert_eq!(shown.pending_tool_calls[0].arguments_text, text);
         assert_eq!(shown.pending_tool_calls[0].editor.as_deref(), Some("bob"));
-        let bob = offered(&harness, task, &person("bob")).await;
-        assert!(
-            !bob.contains(&Action::Approve)
-                && bob.contains(&Action::Reject)
-                && bob.contains(&Action::Edit),
-            "{bob:?}"
-        );
-        for own in [whole(Action::Approve, None), each([(call, approve())])] {
-            assert!(matches!(
-                refused(&harness, &api, &person("bob"), task, own).await,
-                Refusal::Forbidden(_)
-            ));
-        }
+        bob_may_not_approve(&harness, &api, task, call).await;
         alice_decides(&api, request, whole(Action::Approve, None)).await;
         assert!(harness.claims_nothing(1).await, "one is not enough");
         decides(&api, &person("carol"), request, each([(call, approve())])).await;

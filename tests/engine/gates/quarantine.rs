@@ -48,6 +48,22 @@ pub fn shell(command: &str, wait: Duration) -> Proposal {
     proposal("Bash", &format!(r#"{{"command":"{command}"}}"#), wait)
 }
 
+/// Asks for a call, and damages its journal, so that the engine cannot read it. Returns the call's
+/// task.
+async fn unreadable_call(harness: &EngineHarness, engine: &Arc<Engine>) -> TaskId {
+    let task = asks(engine, &bash(LONG)).await.task_id;
+    damage(&harness.fixture, task, CUT, "seq = 2").await;
+    assert!(
+        engine
+            .gates()
+            .read_call(&agent(), task, Duration::ZERO)
+            .await
+            .is_err()
+    );
+    engine.round().await.unwrap();
+    task
+}
+
 /// Asks for a call, and reports as its runner that the outcome is unknown. Waits until a reconcile
 /// request is open. Returns the call's task.
 async fn unknown_call(harness: &EngineHarness, engine: &Arc<Engine>) -> TaskId {
@@ -185,16 +201,7 @@ async fn repeatable_call_that_failed_with_5xx_holds_no_call(fixture: StoreFixtur
 async fn started_call_whose_journal_is_unreadable_holds_its_tool(fixture: StoreFixture) {
     let harness = with_shell(fixture).await;
     let engine = harness.engine(8);
-    let task = asks(&engine, &bash(LONG)).await.task_id;
-    damage(&harness.fixture, task, CUT, "seq = 2").await;
-    assert!(
-        engine
-            .gates()
-            .read_call(&agent(), task, Duration::ZERO)
-            .await
-            .is_err()
-    );
-    engine.round().await.unwrap();
+    let task = unreadable_call(&harness, &engine).await;
     let held = asks(&engine, &shell("ls", Duration::ZERO)).await;
     assert_eq!((held.state, held.permit), (GateState::Pending, None));
     let reason = held.reason.unwrap();
@@ -354,16 +361,7 @@ async fn late_unknown_outcome_of_a_canceled_call_holds_its_tool(fixture: StoreFi
 async fn equal_ask_of_a_call_whose_journal_is_unreadable_is_held(fixture: StoreFixture) {
     let harness = with_shell(fixture).await;
     let engine = harness.engine(8);
-    let task = asks(&engine, &bash(LONG)).await.task_id;
-    damage(&harness.fixture, task, CUT, "seq = 2").await;
-    assert!(
-        engine
-            .gates()
-            .read_call(&agent(), task, Duration::ZERO)
-            .await
-            .is_err()
-    );
-    engine.round().await.unwrap();
+    unreadable_call(&harness, &engine).await;
     let other = asks(&engine, &shell("ls", Duration::ZERO)).await.task_id;
     approve(&harness, &engine, other).await;
     let equal = asks(&engine, &by_key("k", None, bash(Duration::ZERO))).await;

@@ -393,21 +393,32 @@ async fn repeatable_call_that_is_held_at_its_start_is_continued_by_an_equal_ask(
     assert_eq!(server.attempts(), 1);
 }
 
+/// Asserts that an equal ask finds the call whose server has asked, and that after the answer the
+/// call makes its second attempt only with the next equal ask.
+async fn assert_continued_by_an_equal_ask(
+    harness: &EngineHarness,
+    engine: &Arc<Engine>,
+    server: &Server,
+    task: TaskId,
+) {
+    let again = asks(engine, &small(1, Duration::ZERO)).await;
+    assert_eq!((again.task_id, again.state), (task, GateState::Pending));
+    answer_question(harness, engine, task).await;
+    driven(engine).await;
+    assert_eq!(server.attempts(), 1);
+    let call = asks(engine, &small(1, LONG)).await;
+    assert_eq!(call.task_id, task);
+    assert_eq!(call.outcome, Some(Outcome::Succeeded));
+    assert_eq!(server.attempts(), 2);
+}
+
 #[apply(both)]
 async fn repeatable_call_whose_server_asked_is_continued_by_an_equal_ask(fixture: StoreFixture) {
     let (mut harness, server) = served(fixture, vec![question()]).await;
     harness.configure(read_only);
     let engine = harness.engine(8);
     let task = questioned(&harness, &engine, &small(1, Duration::ZERO)).await;
-    let again = asks(&engine, &small(1, Duration::ZERO)).await;
-    assert_eq!((again.task_id, again.state), (task, GateState::Pending));
-    answer_question(&harness, &engine, task).await;
-    driven(&engine).await;
-    assert_eq!(server.attempts(), 1);
-    let call = asks(&engine, &small(1, LONG)).await;
-    assert_eq!(call.task_id, task);
-    assert_eq!(call.outcome, Some(Outcome::Succeeded));
-    assert_eq!(server.attempts(), 2);
+    assert_continued_by_an_equal_ask(&harness, &engine, &server, task).await;
 }
 
 /// On `SQLite`, because no feed tells the waiting ask of commits of another replica here.
@@ -431,15 +442,7 @@ async fn queued_repeatable_call_whose_server_asked_is_continued_by_an_equal_ask(
     until_present(&harness, task, |until| until > Time(0)).await;
     abort(asking).await;
     until_present(&harness, task, |until| until == Time(0)).await;
-    let again = asks(&engine, &small(1, Duration::ZERO)).await;
-    assert_eq!((again.task_id, again.state), (task, GateState::Pending));
-    answer_question(&harness, &engine, task).await;
-    driven(&engine).await;
-    assert_eq!(server.attempts(), 1);
-    let call = asks(&engine, &small(1, LONG)).await;
-    assert_eq!(call.task_id, task);
-    assert_eq!(call.outcome, Some(Outcome::Succeeded));
-    assert_eq!(server.attempts(), 2);
+    assert_continued_by_an_equal_ask(&harness, &engine, &server, task).await;
 }
 
 #[apply(both)]

@@ -28,16 +28,7 @@ async fn open_request_is_still_decided_and_a_decided_one_takes_effect(fixture: S
     let orphans = OrphanHarness::new(fixture).await;
     for approved in [false, true] {
         let (task, one) = (id(), large());
-        let question = orphans.request_about(task, RequestKind::Approval, &one);
-        let mut groups = vec![
-            history(),
-            vec![
-                asks(TURNS + 1, &[&one]),
-                one.judged(Verdict::Hold),
-                Fact::InterventionRequested(question.clone()),
-                status(TaskStatus::Paused),
-            ],
-        ];
+        let (mut groups, question) = orphans.held(task, &one);
         if approved {
             groups.push(vec![
                 approved_by(&question, &alice()),

@@ -1,7 +1,7 @@
 //! Tests orphaned calls whose turn is over, because the user has sent the next message.
 
 use holdpoint::task::decision::Action;
-use holdpoint::task::item::{Fact, Outcome};
+use holdpoint::task::item::Outcome;
 use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::TaskStatus;
 use holdpoint::task::verdict::Verdict;
@@ -37,16 +37,7 @@ async fn call_approved_or_asked_before_the_users_next_message_does_not_run(fixtu
     let orphans = OrphanHarness::new(fixture).await;
     for approved in [true, false] {
         let (task, one) = (id(), large());
-        let question = orphans.request_about(task, RequestKind::Approval, &one);
-        let mut groups = vec![
-            history(),
-            vec![
-                asks(TURNS + 1, &[&one]),
-                one.judged(Verdict::Hold),
-                Fact::InterventionRequested(question.clone()),
-                status(TaskStatus::Paused),
-            ],
-        ];
+        let (mut groups, question) = orphans.held(task, &one);
         if approved {
             groups.push(vec![
                 decided(&question, "alice", Action::Approve, true),

@@ -26,6 +26,15 @@ const FORK: Shape = Shape::branched(2, 2);
 
 const DAMAGES: [(&str, &str); 3] = [(CUT, "seq = 2"), (GONE, "seq = 2"), (GONE, "seq > 0")];
 
+/// Grows a tree of the shape [`FORK`], in which each leaf has a refund that is held. Returns the
+/// harness, its parts and the root.
+async fn fork(fixture: StoreFixture) -> (EngineHarness, EngineParts, TaskId) {
+    let harness = EngineHarness::of_trees(fixture, FORK, one_large).await;
+    let parts = harness.parts(0);
+    let root = harness.grown(&parts).await;
+    (harness, parts, root)
+}
+
 /// Drives the tree and runs rounds of a worker, often enough that nothing is left to do.
 pub(super) async fn looked_after(harness: &EngineHarness, parts: &EngineParts, root: TaskId) {
     for _ in 0..6 {
@@ -64,9 +73,7 @@ const DOUBT: &str = "update database_identity set doubted_at = (select max(updat
 
 #[apply(both)]
 async fn child_canceled_alone_ends_and_its_parent_is_told(fixture: StoreFixture) {
-    let harness = EngineHarness::of_trees(fixture, FORK, one_large).await;
-    let parts = harness.parts(0);
-    let root = harness.grown(&parts).await;
+    let (harness, parts, root) = fork(fixture).await;
     let [first, second] = &harness.asked_exactly(root).await;
     let mid = harness.row(first.task_id).await.parent.unwrap().0;
     let api = EngineHarness::like(&parts, 0);
@@ -194,10 +201,7 @@ async fn next_message_cancels_the_working_children_and_the_tree_goes_on(fixture:
 #[apply(both)]
 async fn unreadable_child_fails_and_its_parent_goes_on(fixture: StoreFixture) {
     for how in DAMAGES {
-        let harness =
-            EngineHarness::of_trees(StoreFixture::like(&fixture).await, FORK, one_large).await;
-        let parts = harness.parts(0);
-        let root = harness.grown(&parts).await;
+        let (harness, parts, root) = fork(StoreFixture::like(&fixture).await).await;
         let [first, second] = &harness.asked_exactly(root).await;
         let mid = harness.row(first.task_id).await.parent.unwrap().0;
         let api = EngineHarness::like(&parts, 0);
@@ -236,10 +240,7 @@ async fn unreadable_child_fails_and_its_parent_goes_on(fixture: StoreFixture) {
 #[apply(both)]
 async fn unreadable_parent_fails_and_its_children_are_canceled(fixture: StoreFixture) {
     for how in DAMAGES {
-        let harness =
-            EngineHarness::of_trees(StoreFixture::like(&fixture).await, FORK, one_large).await;
-        let parts = harness.parts(0);
-        let root = harness.grown(&parts).await;
+        let (harness, parts, root) = fork(StoreFixture::like(&fixture).await).await;
         let [first, second] = &harness.asked_exactly(root).await;
         let mid = harness.row(first.task_id).await.parent.unwrap().0;
         damage(&harness.fixture, mid, how.0, how.1).await;
@@ -278,10 +279,7 @@ async fn unreadable_parent_fails_and_its_children_are_canceled(fixture: StoreFix
 #[apply(both)]
 async fn unreadable_root_ends_its_whole_tree(fixture: StoreFixture) {
     for how in DAMAGES {
-        let harness =
-            EngineHarness::of_trees(StoreFixture::like(&fixture).await, FORK, one_large).await;
-        let parts = harness.parts(0);
-        let root = harness.grown(&parts).await;
+        let (harness, parts, root) = fork(StoreFixture::like(&fixture).await).await;
         let asked = harness.asked_by_tree(root).await;
         let others: Vec<_> = harness
             .tree(root)
@@ -322,9 +320,7 @@ async fn unreadable_root_ends_its_whole_tree(fixture: StoreFixture) {
 async fn approved_but_unstarted_call_of_a_child_is_asked_about_after_a_restore(
     fixture: StoreFixture,
 ) {
-    let harness = EngineHarness::of_trees(fixture, FORK, one_large).await;
-    let parts = harness.parts(0);
-    let root = harness.grown(&parts).await;
+    let (harness, parts, root) = fork(fixture).await;
     let [first, second] = &harness.asked_exactly(root).await;
     harness
         .answer_one(&EngineHarness::like(&parts, 0), first, People::Approve)

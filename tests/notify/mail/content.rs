@@ -163,6 +163,6 @@ async fn question_of_which_no_approver_has_an_address_is_no_delivery(on: On) {
     while post.app.database.texts(notices).await != ["0"] {
         crate::support::pause().await;
     }
-    assert_eq!(post.deliveries().await.len(), 0);
+    assert_eq!(post.deliveries("").await.len(), 0);
     assert_eq!(post.server.all().len(), 0);
 }

@@ -6,15 +6,13 @@ mod delivery;
 mod gather;
 mod timers;
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::notify::was_tried;
+use crate::notify::TimedApp;
 use crate::support::fake_mail_server::FakeMailServer;
-use crate::support::test_app::{ACCOUNTS, OPS, On, REFUNDS, TestApp};
-use crate::support::test_clock::TestClock;
+use crate::support::test_app::{ACCOUNTS, On, REFUNDS};
 
 pub const HOUR: Duration = Duration::from_hours(1);
 pub const MINUTE: Duration = Duration::from_mins(1);
@@ -37,12 +35,7 @@ pub const BOB_ONLY: &str =
 pub const BOB: &str = "bob@acme.com";
 pub const ALICE: &str = "alice@acme.com";
 
-/// The refund agent, a mail server, and a clock that a test advances.
-pub struct Post {
-    pub app: TestApp,
-    pub server: FakeMailServer,
-    clock: Arc<TestClock>,
-}
+pub type Post = TimedApp<FakeMailServer>;
 
 /// Returns the configuration with these entries. `host` is the host of the mail server.
 pub fn yaml(entries: &str, host: &str, server: &FakeMailServer) -> String {
@@ -62,53 +55,8 @@ impl Post {
 
     pub async fn with(on: On, entries: &str, change: impl Fn(String) -> String) -> Self {
         let server = FakeMailServer::start().await;
-        let clock = TestClock::new();
         let yaml = change(yaml(entries, "127.0.0.1", &server));
-        let app = TestApp::timed(on, &yaml, clock.clone()).await;
-        Self { app, server, clock }
-    }
-
-    /// Advances the clocks of the service and of the database.
-    pub fn advance(&self, by: Duration) {
-        self.app.store().set_clock_forward(by);
-        self.clock.advance(by);
-    }
-
-    /// Replaces a part of the configuration, and restarts the service.
-    pub async fn replace(&mut self, part: &str, by: &str) {
-        self.app.restart_with(|yaml| yaml.replace(part, by)).await;
-    }
-
-    pub async fn deliveries(&self) -> Vec<Value> {
-        let reply = self.app.actor(OPS).get("/v1/deliveries?limit=200").await;
-        assert_eq!(reply.status, 200, "{}", reply.text);
-        reply.body["deliveries"].as_array().unwrap().clone()
-    }
-
-    /// Waits until each state in `states` has exactly its count of deliveries. Returns all
-    /// deliveries.
-    pub async fn counted(&self, states: &[(&str, usize)]) -> Vec<Value> {
-        self.until(|found| {
-            states.iter().all(|(state, count)| {
-                found.iter().filter(|one| one["state"] == *state).count() == *count
-            })
-        })
-        .await
-    }
-
-    pub async fn until(&self, expected: impl Fn(&[Value]) -> bool) -> Vec<Value> {
-        let found = async || {
-            let found = self.deliveries().await;
-            expected(&found).then_some(found)
-        };
-        crate::support::eventually("the deliveries are as expected", found).await
-    }
-
-    /// Waits until there are exactly `count` deliveries and each of them was tried. Returns the
-    /// deliveries.
-    pub async fn until_tried(&self, count: usize) -> Vec<Value> {
-        self.until(|found| found.len() == count && found.iter().all(was_tried))
-            .await
+        Self::configured(on, &yaml, server).await
     }
 
     pub async fn reject(&self, request: &str, key: &'static str) {

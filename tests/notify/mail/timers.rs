@@ -219,7 +219,7 @@ async fn reminder_by_webhook_waits_for_the_longer_time_of_a_new_configuration(on
     fixture
         .until(|found| earliest(found) > earliest(&planned) && found[0]["state"] == "due")
         .await;
-    assert_eq!(fixture.hook.count(), 0);
+    assert_eq!(fixture.server.count(), 0);
     fixture.advance(2 * HOUR);
     fixture.counted(&[("sent", 1)]).await;
 }
@@ -236,7 +236,7 @@ async fn reminder_by_webhook_about_a_question_that_is_no_longer_selected_is_drop
         found[0]["last"]["problem"],
         "the entry's settings no longer select this message"
     );
-    assert_eq!(fixture.hook.count(), 0);
+    assert_eq!(fixture.server.count(), 0);
 }
 
 #[apply(on_both)]
@@ -246,7 +246,7 @@ async fn webhook_of_a_timer_has_an_id_of_its_own_and_the_request_as_it_is_then(o
     fixture.counted(&[("due", 1)]).await;
     fixture.advance(2 * HOUR + Duration::from_secs(1));
     fixture.counted(&[("sent", 1)]).await;
-    let message = &fixture.hook.all()[0];
+    let message = &fixture.server.all()[0];
     assert!(message.is_signed_with(NEW));
     assert_eq!(message.id(), format!("tmr_{}_leads", held.request));
     assert_eq!(
@@ -261,7 +261,7 @@ async fn webhook_of_a_timer_has_an_id_of_its_own_and_the_request_as_it_is_then(o
     );
     let listed = fixture.deliveries("").await;
     assert_eq!(listed[0]["webhook_id"], message.id());
-    assert_eq!(fixture.hook.count(), 1, "nothing but the timer");
+    assert_eq!(fixture.server.count(), 1, "nothing but the timer");
 }
 
 #[apply(on_both)]
@@ -282,7 +282,7 @@ async fn reminder_in_full_shows_the_request_as_it_is_now_under_the_type_of_the_r
     fixture.counted(&[("due", 1)]).await;
     fixture.advance(2 * HOUR + Duration::from_secs(1));
     fixture.counted(&[("sent", 1)]).await;
-    let message = &fixture.hook.all()[0];
+    let message = &fixture.server.all()[0];
     let data = &message.body["data"];
     assert_eq!(
         (message.kind(), &data["event"]),

@@ -142,9 +142,9 @@ async fn question_that_is_decided_before_its_message_goes_is_not_told_of(on: On)
 #[apply(on_both)]
 async fn message_that_is_being_posted_while_its_question_is_decided_is_updated_afterwards(on: On) {
     let (fixture, slack) = rooms(on, BOT).await;
-    fixture.hook.close();
+    fixture.server.close();
     let held = fixture.app.held().await;
-    fixture.hook.reached(1).await;
+    fixture.server.reached(1).await;
     answer(&fixture, BOB, &held, "approve").await;
     // The service claims the update while the message is still being posted, and gives it back for a
     // second.
@@ -154,7 +154,7 @@ async fn message_that_is_being_posted_while_its_question_is_decided_is_updated_a
         fixture.app.database.row_counts(&[given_back]).await == "1"
     })
     .await;
-    fixture.hook.open();
+    fixture.server.open();
     slack.until(|all| all.len() == 1).await;
     fixture
         .until(|found| of(found, "request.created")[0]["state"] == "sent")
@@ -175,17 +175,17 @@ async fn older_change_that_arrives_last_leaves_the_newest_words(on: On) {
     fixture.advance(Duration::from_secs(61));
     slack.until(|all| all.len() == 2).await;
     fixture.counted(&[("sent", 3)]).await;
-    let before = fixture.hook.count();
+    let before = fixture.server.count();
     let older = "1 of 2 questions still wait";
     fixture
-        .hook
+        .server
         .close_to(move |message| message.body["text"] == older);
     answer(&fixture, BOB, &held[0], "approve").await;
-    fixture.hook.reached(before + 1).await;
+    fixture.server.reached(before + 1).await;
     answer(&fixture, BOB, &held[1], "approve").await;
     let newest = "None of 2 questions waits any more";
     slack.until(|all| all[1].text() == newest).await;
-    fixture.hook.open();
+    fixture.server.open();
     fixture.counted(&[("sent", 5), ("due", 0)]).await;
     let message = &slack.messages()[1];
     let said: Vec<_> = message

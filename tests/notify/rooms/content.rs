@@ -16,7 +16,7 @@ async fn question_is_posted_to_the_channel_with_a_link_that_asks_to_sign_in(on: 
     let (fixture, slack) = rooms(on, BOT).await;
     let held = fixture.app.held().await;
     slack.until(|all| all.len() == 1).await;
-    let call = &fixture.hook.all()[0];
+    let call = &fixture.server.all()[0];
     assert_eq!(
         (call.path.as_str(), call.header("authorization")),
         ("/api/chat.postMessage", format!("Bearer {TOKEN}").as_str())
@@ -69,7 +69,7 @@ async fn incoming_webhook_and_teams_get_one_message_and_no_change(on: On) {
                 .iter()
                 .all(|one| one["channel"] == channel && one["type"] == "request.created")
         );
-        let all = fixture.hook.all();
+        let all = fixture.server.all();
         assert!(
             all.len() == 2
                 && all
@@ -97,7 +97,7 @@ async fn no_text_of_an_agent_leaves_unless_the_entry_says_so(on: On) {
             fixture.replace("exclusiveMinimum: 0 } }", note).await;
             ask_with(&fixture, HOSTILE).await;
             fixture.counted(&[("sent", 1)]).await;
-            let said = &fixture.hook.all()[0].text;
+            let said = &fixture.server.all()[0].text;
             assert!(!said.contains("canary") && !said.contains("evil"), "{said}");
             assert_eq!(
                 said.contains("Refund 120 for order 17"),
@@ -187,12 +187,12 @@ async fn token_and_urls_of_rooms_are_in_no_row_answer_or_metric() {
         let (fixture, slack) = rooms(On::Sqlite, entry).await;
         slack.fails("chat.postMessage", TOKEN);
         if entry != BOT {
-            fixture.hook.answers(500);
+            fixture.server.answers(500);
         }
         fixture.app.held().await;
         fixture.until_tried(1).await;
         let texts = fixture.shown().await;
-        for canary in [error, &fixture.hook.url, CHANNEL] {
+        for canary in [error, &fixture.server.url, CHANNEL] {
             assert!(texts.iter().all(|text| !text.contains(canary)), "{canary}");
         }
     }
@@ -215,7 +215,7 @@ async fn room_never_gets_the_link_of_a_person() {
         fixture.counted(&[("sent", 1)]).await;
         answer(&fixture, BOB, &held, "approve").await;
         fixture.counted(&[("due", 0)]).await;
-        for call in fixture.hook.all() {
+        for call in fixture.server.all() {
             let plain = format!("{}/resume/{}", fixture.app.url(), held.request);
             // The update of the message after the decision has no link at all.
             let is_change = call.path == "/api/chat.update";

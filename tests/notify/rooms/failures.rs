@@ -43,7 +43,7 @@ async fn error_of_slack_is_a_failure_although_its_status_is_200(on: On) {
             slack.until(|all| all.len() == 1).await;
         } else {
             fixture.counted(&[("dead", 1)]).await;
-            assert_eq!(fixture.hook.count(), 1);
+            assert_eq!(fixture.server.count(), 1);
         }
     }
 }
@@ -53,7 +53,7 @@ async fn room_that_asks_to_wait_is_waited_for(on: On) {
     for entry in [BOT, HOOK, TEAMS] {
         let (fixture, _slack) = rooms(on, entry).await;
         fixture
-            .hook
+            .server
             .answers_by(|_| (429, vec![("retry-after", "600".to_owned())]));
         fixture.app.held().await;
         let found = fixture
@@ -69,9 +69,9 @@ async fn room_that_asks_to_wait_is_waited_for(on: On) {
 async fn redirect_of_a_room_is_a_failure_and_not_followed(on: On) {
     for (entry, status) in [(BOT, 307), (HOOK, 302), (TEAMS, 308)] {
         let (fixture, _slack) = rooms(on, entry).await;
-        let other = format!("{}/other", fixture.hook.url);
+        let other = format!("{}/other", fixture.server.url);
         fixture
-            .hook
+            .server
             .answers_by(move |_| (status, vec![("location", other.clone())]));
         fixture.app.held().await;
         let found = fixture.until_tried(1).await;
@@ -79,7 +79,8 @@ async fn redirect_of_a_room_is_a_failure_and_not_followed(on: On) {
             problem(&found[0]),
             (&json!("due"), &json!("a redirect is not followed"))
         );
-        assert!(fixture.hook.all().iter().all(|call| call.path != "/other"));
+        let all = fixture.server.all();
+        assert!(all.iter().all(|call| call.path != "/other"));
     }
 }
 
@@ -90,7 +91,7 @@ async fn answer_of_slack_is_read_to_16_kib_and_no_further(on: On) {
         (16 * 1024, "the answer is not one of Slack's API"),
     ] {
         let (fixture, _slack) = rooms(on, BOT).await;
-        fixture.hook.replies(move |_| {
+        fixture.server.replies(move |_| {
             let body = json!({"a": "x".repeat(before), "ok": true, "ts": "1700000000.000001"});
             axum::response::IntoResponse::into_response(body.to_string())
         });
@@ -107,16 +108,16 @@ async fn answer_of_slack_is_read_to_16_kib_and_no_further(on: On) {
 async fn room_of_another_tenant_gets_no_question_that_waited_for_it(on: On) {
     for entry in [BOT, HOOK, TEAMS, GATHERS] {
         let (mut fixture, _slack) = rooms(on, entry).await;
-        fixture.hook.answers(500);
+        fixture.server.answers(500);
         fixture.app.held().await;
         fixture.until_tried(1).await;
         fixture.replace("tenants: [acme]", "tenants: [other]").await;
-        let before = fixture.hook.count();
-        fixture.hook.answers(200);
+        let before = fixture.server.count();
+        fixture.server.answers(200);
         fixture.advance(BEYOND_RETRIES);
         let found = fixture.counted(&[("dropped", 1)]).await;
         assert_eq!(
-            (problem(&found[0]).1, fixture.hook.count()),
+            (problem(&found[0]).1, fixture.server.count()),
             (
                 &json!("the request no longer waits for this recipient"),
                 before
@@ -138,7 +139,7 @@ async fn status_of_a_room_ends_the_attempts_only_if_it_is_410(on: On) {
     ];
     for (entry, status, (state, said)) in cases {
         let (fixture, _slack) = rooms(on, entry).await;
-        fixture.hook.answers(status);
+        fixture.server.answers(status);
         fixture.app.held().await;
         let found = fixture.until_tried(1).await;
         assert_eq!(problem(&found[0]), (&json!(state), &json!(said)));
@@ -177,12 +178,12 @@ async fn change_that_waits_is_dropped_once_the_room_of_its_entry_cannot_change_m
         slack.fails("chat.update", "fatal_error");
         answer(&fixture, BOB, &held, "approve").await;
         until_any(&fixture, "request.decided", was_tried).await;
-        let url = &fixture.hook.url;
+        let url = &fixture.server.url;
         let bot =
             format!("slack: {{ token: \"{TOKEN}\", channel: {CHANNEL}, api_url: \"{url}/api\" }}");
         let room = room.replace("{hook}", url);
         fixture.replace(&bot, &room).await;
-        let before = fixture.hook.count();
+        let before = fixture.server.count();
         fixture.advance(Duration::from_hours(25));
         let found = fixture
             .counted(&[("sent", 1), ("dropped", 1), ("due", 0)])
@@ -191,7 +192,7 @@ async fn change_that_waits_is_dropped_once_the_room_of_its_entry_cannot_change_m
         assert_eq!(
             (
                 problem(of(&found, "request.decided")[0]).1,
-                fixture.hook.count()
+                fixture.server.count()
             ),
             (&json!(said), before),
             "{room}"
@@ -209,7 +210,7 @@ async fn change_that_waits_is_dropped_once_its_entry_is_for_another_tenant(on: O
     until_any(&fixture, "request.decided", was_tried).await;
     fixture.replace("tenants: [acme]", "tenants: [other]").await;
     slack.mend();
-    let before = fixture.hook.count();
+    let before = fixture.server.count();
     fixture.advance(BEYOND_RETRIES);
     let found = fixture
         .counted(&[("sent", 1), ("dropped", 1), ("due", 0)])
@@ -218,7 +219,7 @@ async fn change_that_waits_is_dropped_once_its_entry_is_for_another_tenant(on: O
     assert_eq!(
         (
             problem(of(&found, "request.decided")[0]).1,
-            fixture.hook.count()
+            fixture.server.count()
         ),
         (&json!(said), before)
     );
@@ -242,14 +243,14 @@ async fn message_that_was_deleted_in_slack_is_changed_no_more(on: On) {
 #[apply(on_both)]
 async fn message_whose_answer_is_lost_is_posted_again(on: On) {
     let (fixture, _slack) = rooms(on, BOT).await;
-    fixture.hook.close();
+    fixture.server.close();
     fixture.app.held().await;
-    fixture.hook.reached(1).await;
+    fixture.server.reached(1).await;
     fixture.advance(Duration::from_secs(16));
     fixture.until(|found| found[0]["attempts"] == 1).await;
-    fixture.hook.open();
+    fixture.server.open();
     fixture.advance(Duration::from_secs(7));
     fixture.counted(&[("sent", 1), ("due", 0)]).await;
-    let all = fixture.hook.all();
+    let all = fixture.server.all();
     assert_eq!((all.len(), &all[0].body), (2, &all[1].body));
 }

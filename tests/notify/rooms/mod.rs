@@ -29,7 +29,7 @@ pub async fn rooms(on: On, entry: &str) -> (NotifyFixture, FakeSlack) {
         .replace("{token}", TOKEN)
         .replace("{channel}", CHANNEL);
     let fixture = NotifyFixture::start(on, &entry).await;
-    let slack = FakeSlack::serve_on(&fixture.hook);
+    let slack = FakeSlack::serve_on(&fixture.server);
     (fixture, slack)
 }
 

@@ -60,7 +60,7 @@ pub(crate) async fn propose_gate_call(
     let prefer = Prefer::read(&posted.headers).at_most(longest);
     let limit = session_limit(&http, &posted.caller, &posted.headers);
     let call = posted
-        .json_with_raw_member(&http.body_parser, "arguments", |body, arguments, text| {
+        .json_with_raw_arguments(&http.body_parser, |body, arguments, text| {
             Fields::read(body, |fields| {
                 Some(NewGateCall::read(arguments, text, fields))
             })

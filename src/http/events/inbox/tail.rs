@@ -271,7 +271,7 @@ impl InboxReader {
             stop,
             pending_ids: BTreeSet::new(),
             sent_ids: BTreeSet::new(),
-            since: id_earlier_by(first_id_at(http.clock.now()), SEARCH_OVERLAP),
+            since: search_start(first_id_at(http.clock.now())),
             search_at: now + SEARCH_INTERVAL,
             not_before: now,
         }
@@ -399,7 +399,7 @@ impl InboxReader {
         let newest = found.new.last().max(self.sent_ids.last()).copied();
         let since = match (found.more_after, newest) {
             (Some(last), _) => last,
-            (None, Some(newest)) => id_earlier_by(newest, SEARCH_OVERLAP),
+            (None, Some(newest)) => search_start(newest),
             (None, None) => self.since,
         };
         self.since = self.since.max(since);
@@ -414,11 +414,11 @@ fn first_id_at(now: Time) -> RequestId {
     RequestId(Uuid::from_u128(milliseconds << 80))
 }
 
-/// Subtracts `by` from the time in an id. The first 48 bits of an id (UUIDv7) are a time in
-/// milliseconds.
-fn id_earlier_by(id: RequestId, by: Duration) -> RequestId {
-    let by = by.as_millis() << 80;
-    RequestId(Uuid::from_u128(id.0.as_u128().saturating_sub(by)))
+/// Subtracts [`SEARCH_OVERLAP`] from the time in an id. The first 48 bits of an id (UUIDv7) are a
+/// time in milliseconds.
+fn search_start(id: RequestId) -> RequestId {
+    let overlap = SEARCH_OVERLAP.as_millis() << 80;
+    RequestId(Uuid::from_u128(id.0.as_u128().saturating_sub(overlap)))
 }
 
 #[cfg(test)]
@@ -430,16 +430,10 @@ mod tests {
     fn id_of_an_earlier_moment_is_smaller_than_every_id_made_since() {
         let now = Time(1_793_698_200_000_000);
         let id = first_id_at(now);
-        assert!(id_earlier_by(id, Duration::from_millis(1)) < id);
+        assert!(search_start(id) < id);
         assert!(first_id_at(now + Duration::from_millis(1)) > id);
-        assert_eq!(
-            id_earlier_by(first_id_at(now + SEARCH_OVERLAP), SEARCH_OVERLAP),
-            first_id_at(now)
-        );
-        assert_eq!(
-            id_earlier_by(RequestId(Uuid::nil()), SEARCH_OVERLAP).0,
-            Uuid::nil()
-        );
+        assert_eq!(search_start(first_id_at(now + SEARCH_OVERLAP)), id);
+        assert_eq!(search_start(RequestId(Uuid::nil())).0, Uuid::nil());
     }
 
     #[test]

@@ -8,6 +8,7 @@ use serde_json::json;
 use super::tests_forms::again;
 use crate::engine::{DetailCode, FieldError};
 use crate::http::openapi::sample;
+use crate::store::RequestRow;
 use crate::task::decision::Action;
 use crate::task::grant::{GrantScope, Offer};
 use crate::task::request::RequestKind;
@@ -19,6 +20,17 @@ fn mistake(pointer: &str) -> Vec<FieldError> {
     }]
 }
 
+/// Renders the page after a person has edited an argument of the first call to this text.
+fn after_edit(row: &RequestRow, argument: &str, text: &str, errors: Vec<FieldError>) -> String {
+    let id = row.spec.pending_tool_calls[0].tool_call_id;
+    let (action, field) = (
+        format!("call.{id}.action"),
+        format!("call.{id}.field.{argument}"),
+    );
+    let fields = [(action.as_str(), "edit"), (field.as_str(), text)];
+    again(row, &sample::approver(), None, &fields, errors)
+}
+
 #[test]
 fn argument_named_action_does_not_choose_the_form() {
     let mut row = sample::request();
@@ -26,13 +38,8 @@ fn argument_named_action_does_not_choose_the_form() {
     call.parameters = json!({"type": "object", "properties": {"action": {"type": "string"}}});
     call.arguments_text = r#"{"action":"buy"}"#.into();
     let id = call.tool_call_id;
-    let (action, argument) = (
-        format!("call.{id}.action"),
-        format!("call.{id}.field.action"),
-    );
-    let fields = [(action.as_str(), "edit"), (argument.as_str(), "respond")];
     let wrong = mistake(&format!("/decisions/{id}/arguments/action"));
-    let page = again(&row, &sample::approver(), None, &fields, wrong);
+    let page = after_edit(&row, "action", "respond", wrong);
     let link = format!("href=\"#edit-call_2e_{id}_2e_field_2e_action\"");
     assert!(
         page.contains(&link) && page.contains("respond</textarea>"),
@@ -48,13 +55,8 @@ fn mistake_in_a_nested_argument_is_shown_at_its_json_field() {
         "amount": {"type": "number"}, "lines": {"type": "array", "items": {"type": "object"}}}});
     call.arguments_text = r#"{"lines":[{"n":1}],"amount":120}"#.into();
     let id = call.tool_call_id;
-    let (action, lines) = (
-        format!("call.{id}.action"),
-        format!("call.{id}.field.lines"),
-    );
-    let fields = [(action.as_str(), "edit"), (lines.as_str(), r#"[{"n":2}]"#)];
     let wrong = mistake(&format!("/decisions/{id}/arguments/lines/0/n"));
-    let page = again(&row, &sample::approver(), None, &fields, wrong);
+    let page = after_edit(&row, "lines", r#"[{"n":2}]"#, wrong);
     for shown in [
         format!("name=\"call.{id}.field.amount\" type=\"text\""),
         format!("id=\"edit-call_2e_{id}_2e_field_2e_lines-error\""),
@@ -77,12 +79,7 @@ fn number_and_date_of_a_call_are_edited_as_text() {
         "shift": {"type": "integer", "minimum": -1}, "day": {"type": "string", "format": "date"}}});
     call.arguments_text = r#"{"amount":120,"order":17,"day":"2026-01-02"}"#.into();
     let id = call.tool_call_id;
-    let (action, amount) = (
-        format!("call.{id}.action"),
-        format!("call.{id}.field.amount"),
-    );
-    let fields = [(action.as_str(), "edit"), (amount.as_str(), "20,10")];
-    let page = again(&row, &sample::approver(), None, &fields, Vec::new());
+    let page = after_edit(&row, "amount", "20,10", Vec::new());
     for (name, next) in [
         ("amount", "autocomplete"),
         ("order", "inputmode=\"numeric\""),

@@ -41,7 +41,7 @@ async fn body_needs_its_content_type_unless_it_is_empty() {
     let empty = posted("", "");
     let parser = BodyParser::default();
     let found = empty
-        .json_with_raw_member(&parser, "raw", |rest, raw, _| Ok((rest, raw)))
+        .json_with_raw_arguments(&parser, |rest, raw, _| Ok((rest, raw)))
         .await;
     assert_eq!(found.unwrap(), (json!({}), None));
     let bytes = empty.read_json(&parser, |bytes| Ok(bytes.to_vec())).await;
@@ -93,10 +93,10 @@ async fn values_of_an_unparsed_member_count_among_those_of_the_body() {
         (json::MAX_VALUES + 1, Some(Code::Invalid)),
     ] {
         // The list has `values - 2` elements. The list and the object also count as values.
-        let body = format!(r#"{{"raw":[0{}]}}"#, ",0".repeat(values - 3));
+        let body = format!(r#"{{"arguments":[0{}]}}"#, ",0".repeat(values - 3));
         let posted = posted("application/json", &body);
         let read = posted
-            .json_with_raw_member(&parser, "raw", |_, raw, _| Ok(raw))
+            .json_with_raw_arguments(&parser, |_, raw, _| Ok(raw))
             .await;
         assert_eq!(read.err().map(|problem| problem.code), code, "{values}");
     }
