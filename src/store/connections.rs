@@ -21,11 +21,6 @@ const CHECK_AFTER_IDLE: Duration = Duration::from_secs(10);
 
 /// The age at which a connection is replaced, so that changes of the server's settings take effect.
 const MAX_CONNECTION_AGE: Duration = Duration::from_mins(30);
-/// The age from which a connection is replaced if it was opened before the last known change of the
-/// history (see [`UncertainUntil`]). While two servers with different histories answer, each new
-/// connection may change the known history again. Then each place of a pool opens at most one
-/// connection in this time.
-const MIN_CONNECTION_AGE: Duration = Duration::from_secs(5);
 /// The pause after the first failed attempt to open a connection. The pause doubles with each
 /// further failure, up to `MAX_RETRY_PAUSE`.
 const MIN_RETRY_PAUSE: Duration = Duration::from_millis(10);
@@ -76,10 +71,10 @@ impl ConnectionFailures {
     }
 }
 
-/// Whether `moment` is set, and at most `time` ago.
-fn is_within(moment: &Locked<Option<Instant>>, time: Duration) -> bool {
+/// Whether `moment` is set, and at most `idle_for` ago.
+fn is_within(moment: &Locked<Option<Instant>>, idle_for: Duration) -> bool {
     let last = *moment.lock();
-    last.is_some_and(|last| last.elapsed() <= time)
+    last.is_some_and(|last| last.elapsed() <= idle_for)
 }
 
 pub(super) fn timed_out() -> sqlx::Error {
@@ -89,8 +84,8 @@ pub(super) fn timed_out() -> sqlx::Error {
 /// A pool of connections to Postgres with the same settings. A connection returns to the pool after
 /// a complete answer, or, if the answer is an error, after a ping. A connection is closed if it
 /// broke, if its server accepts no writes any more, if it does not answer the ping, if the
-/// statement's future was dropped, if the history has changed since it was opened, or once it is
-/// older than `MAX_CONNECTION_AGE`.
+/// statement's future was dropped, if the history has changed since it was opened (see
+/// [`UncertainUntil::has_changed_since_opening`]), or once it is older than `MAX_CONNECTION_AGE`.
 #[derive(Debug, Clone)]
 pub(super) struct Pool {
     connections: managed::Pool<PostgresConnector>,
@@ -159,7 +154,7 @@ impl managed::Manager for PostgresConnector {
         if age >= MAX_CONNECTION_AGE {
             return Err(RecycleError::message("too old"));
         }
-        if age >= MIN_CONNECTION_AGE && is_within(&self.uncertain_until.changed_at, age) {
+        if self.uncertain_until.has_changed_since_opening(age) {
             return Err(RecycleError::message("opened before a promotion"));
         }
         let failures = &self.connection_failures;
@@ -348,10 +343,10 @@ mod tests {
         let now = std::time::Instant::now();
         let known_for = |time| Instant::now().checked_sub(Duration::from_secs(time));
         for (changed_at, age, is_replaced) in [
-            (None, 9, false),
-            (known_for(7), 9, true),
-            (known_for(7), 6, false),
-            (known_for(0), 4, false),
+            (None, 90, false),
+            (known_for(60), 90, true),
+            (known_for(60), 30, false),
+            (known_for(0), 1, false),
         ] {
             *connector.uncertain_until.changed_at.lock() = changed_at;
             let metrics = Metrics {

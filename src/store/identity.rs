@@ -9,6 +9,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
 
 use sqlx::postgres::{PgArguments, Postgres};
 use sqlx::query::Query;
@@ -86,6 +87,10 @@ record! {
     }
 }
 
+/// The age from which a connection is replaced if it was opened before the last known change of the
+/// history.
+const MIN_AGE: Duration = Duration::from_secs(5);
+
 /// The time up to which the history is uncertain, as this process last read it. After a restore or
 /// a promotion, the end of this history may be missing.
 #[derive(Clone, Debug, Default)]
@@ -118,6 +123,14 @@ impl UncertainUntil {
         if self.at.fetch_max(at, Ordering::SeqCst) < at {
             self.record_change();
         }
+    }
+
+    /// Whether the time has changed since a connection of this age was opened. False for a young
+    /// connection: while two servers with different histories answer, each new connection may
+    /// change the time again. Connections are then replaced at most once in `MIN_AGE`.
+    pub(super) fn has_changed_since_opening(&self, age: Duration) -> bool {
+        let changed_at = *self.changed_at.lock();
+        age >= MIN_AGE && changed_at.is_some_and(|changed_at| changed_at.elapsed() <= age)
     }
 
     fn record_change(&self) {

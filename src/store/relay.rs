@@ -176,6 +176,7 @@ impl Relay {
 
     async fn run_connection(&mut self, pool: &PgPool) -> Result<(), Disconnected> {
         let mut listener = self.listen(pool).await?;
+        let opened_at = Instant::now();
         self.db.asker_lock.take(&mut listener).await?;
         self.send(&mut listener, true).await?;
         let feed = Arc::clone(&self.feed);
@@ -205,6 +206,10 @@ impl Relay {
                     next_lock = Instant::now() + lock_pause;
                 }
                 () = sleep_until(next_poll) => {
+                    let age = opened_at.elapsed();
+                    if self.db.uncertain_until.has_changed_since_opening(age) {
+                        return Err(Disconnected);
+                    }
                     self.poll_last_events().await;
                     next_poll = Instant::now() + POLL_INTERVAL;
                 }

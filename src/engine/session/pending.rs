@@ -104,21 +104,21 @@ impl TaskSession {
 
     /// Whether a result still applies to its call. The result of an attempt that may have been sent
     /// always applies. The result of an attempt that was never sent (see `not_sent`) applies only
-    /// if the outcome of the call is unknown and no later attempt was started. Earlier attempts
-    /// need no check: if any of them may have taken effect, `record_result` records no result.
+    /// if the outcome of the call is unknown and this attempt is the last one of the journal. A
+    /// journal without it may have lost later attempts, too. Earlier attempts need no check: if any
+    /// of them may have taken effect, `record_result` records no result.
     fn still_applies(&self, received: &ReceivedResult) -> bool {
         let call = received.result.tool_call_id;
         if !self.not_sent.contains(&call) {
             return true;
         }
-        let state = self.own.progress.call(call);
-        let is_unknown = state.is_some_and(|state| {
-            matches!(
+        self.own.progress.call(call).is_some_and(|state| {
+            let is_unknown = matches!(
                 state.phase,
                 Phase::Started(_) | Phase::OutcomeUnknown(_) | Phase::Done(Outcome::Unknown)
-            )
-        });
-        is_unknown && !self.has_later_attempt(received)
+            );
+            is_unknown && state.start == received.start
+        })
     }
 
     /// Whether a later attempt was started than the attempt that this result answers. A failover
@@ -136,15 +136,6 @@ impl TaskSession {
             Ordering::Equal => last.at != answered.at,
             Ordering::Less => last.at > answered.at,
         }
-    }
-
-    /// Whether the call waits for the answer to the attempt that this result answers.
-    fn is_awaited(&self, received: &ReceivedResult) -> bool {
-        let state = self.own.progress.call(received.result.tool_call_id);
-        state.is_some_and(|state| {
-            let is_open = matches!(state.phase, Phase::Started(_) | Phase::OutcomeUnknown(_));
-            is_open && state.start.is_some() && state.start == received.start
-        })
     }
 
     /// Whether the journal already has this result. This happens if an earlier commit of the result
@@ -174,15 +165,9 @@ impl TaskSession {
         let call = received.result.tool_call_id;
         let is_late = self.has_later_attempt(&received)
             || (!self.has_fresh_tree() && self.wakes_or_unblocks(call));
-        // While the call waits for this answer, an equal result in the journal is the late result
-        // of another attempt.
-        let is_new = !is_late && self.is_awaited(&received);
         let ReceivedResult { result, start } = received;
-        if !is_new && self.is_journaled(&result) {
-            return;
-        }
         if is_late {
-            self.push_received(Fact::LateResult(result), start);
+            self.push_late(result, start);
             return;
         }
         let state = self.own.progress.call(call);
@@ -217,7 +202,15 @@ impl TaskSession {
                 | Phase::Delegated(_)
                 | Phase::Done(_),
             )
-            | None => self.push_received(Fact::LateResult(result), start),
+            | None => self.push_late(result, start),
+        }
+    }
+
+    /// Pushes a late result unless the journal has an equal result. A call whose result is
+    /// journaled accepts late results alone, so no result is stored twice.
+    fn push_late(&mut self, result: ToolResult, start: Option<AttemptStart>) {
+        if !self.is_journaled(&result) {
+            self.push_received(Fact::LateResult(result), start);
         }
     }
 

@@ -86,6 +86,11 @@ impl Engine {
         error: CommitError,
     ) -> Result<(), Stop> {
         if let Some(reply) = session.reply.take() {
+            // The store knows of a restore, but this journal was still read from the database as it
+            // was before the restore. The command reads the journal again at once.
+            if self.store.history_uncertain_until() > session.history_uncertain_until {
+                self.back_off().await?;
+            }
             let _ = reply.send(Err(error));
             return Err(Stop::Lost);
         }

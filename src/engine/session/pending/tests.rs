@@ -51,11 +51,16 @@ fn paid() -> ToolAnswer {
     }
 }
 
+fn not_sent() -> ToolAnswer {
+    ToolAnswer::NotSent {
+        content: "no connection".to_owned(),
+    }
+}
+
 const CALL: CallId = CallId(Uuid::from_u128(1));
 
-/// Returns the journal of a task whose only call was started at the time `at`, for the first
-/// time. `later` follows the start.
-fn started(at: Time, later: &[Fact]) -> Journal {
+/// Returns the journal of a task whose only call was proposed. `later` follows the turn.
+fn proposed(at: Time, later: &[Fact]) -> Journal {
     let call = ToolCall {
         tool_call_id: CALL,
         name: "pay".to_owned(),
@@ -63,6 +68,13 @@ fn started(at: Time, later: &[Fact]) -> Journal {
         holds_secret: false,
         provider_id: String::new(),
     };
+    let first = [status(TaskStatus::Running), message(), turn(vec![call])];
+    journal(&[first.as_slice(), later].concat(), at)
+}
+
+/// Returns the journal of a task whose only call was started at the time `at`, for the first
+/// time. `later` follows the start.
+fn started(at: Time, later: &[Fact]) -> Journal {
     let start = Fact::ToolStarted {
         tool_call_id: CALL,
         name: "pay".to_owned(),
@@ -72,22 +84,25 @@ fn started(at: Time, later: &[Fact]) -> Journal {
         replica: "r1".to_owned(),
         grant: None,
     };
-    let first = [
-        status(TaskStatus::Running),
-        message(),
-        turn(vec![call]),
-        start,
-    ];
-    journal(&[first.as_slice(), later].concat(), at)
+    proposed(at, &[&[start], later].concat())
+}
+
+fn result(outcome: Outcome) -> ToolResult {
+    ToolResult {
+        tool_call_id: CALL,
+        name: "pay".to_owned(),
+        outcome,
+        content: String::new(),
+        http_status: None,
+        suspect: false,
+        reported: false,
+    }
 }
 
 /// The later attempt has the number of the attempt whose start was lost.
 #[test]
 fn answer_to_an_attempt_whose_start_was_lost_is_not_the_result_of_the_next_attempt() {
-    let not_sent = ToolAnswer::NotSent {
-        content: "no connection".to_owned(),
-    };
-    for (answer, late) in [(paid(), 1), (not_sent, 0)] {
+    for (answer, late) in [(paid(), 1), (not_sent(), 0)] {
         let mut session = TaskSession::new(started(Time(1), &[]));
         session.record_result(CALL, "pay".to_owned(), answer);
         for reload in 1..=2 {
@@ -100,6 +115,19 @@ fn answer_to_an_attempt_whose_start_was_lost_is_not_the_result_of_the_next_attem
             assert!(pending.iter().all(is_late), "reload {reload}");
         }
     }
+}
+
+/// Lost with its start: a later attempt, which was sent.
+#[test]
+fn attempt_that_was_not_sent_settles_nothing_if_the_journal_has_lost_its_start() {
+    let mut session = TaskSession::new(started(Time(1), &[]));
+    session.record_result(CALL, "pay".to_owned(), not_sent());
+    let kept = session.pending_results();
+    assert_eq!(kept.len(), 1);
+    let unknown = Fact::ToolResult(result(Outcome::Unknown));
+    session.replace(proposed(Time(1), &[unknown]));
+    session.add_results(kept);
+    assert!(!session.has_pending_facts());
 }
 
 #[test]
@@ -142,15 +170,7 @@ fn result_of_a_tool_survives_a_reload_and_result_made_by_the_engine_does_not() {
 
 #[test]
 fn answer_is_kept_only_where_it_follows_what_the_model_was_shown() {
-    let late = Fact::LateResult(ToolResult {
-        tool_call_id: CallId(Uuid::nil()),
-        name: "pay".to_owned(),
-        outcome: Outcome::Succeeded,
-        content: String::new(),
-        http_status: None,
-        suspect: false,
-        reported: false,
-    });
+    let late = Fact::LateResult(result(Outcome::Succeeded));
     let answer = turn(Vec::new());
     let (shown, at, later) = (
         vec![status(TaskStatus::Running), message()],
