@@ -11,10 +11,11 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry \
     && cp target/dist/holdpoint /usr/local/bin/holdpoint
 
 FROM debian:bookworm-slim
-# Roots for outbound TLS; /bin/sh stays, since shell tools run by it.
+# Roots for outbound TLS, and an init that reaps the processes that commands of tools leave; /bin/sh stays, since
+# shell tools run by it.
 # hadolint ignore=DL3008
 RUN apt-get update \
-    && apt-get install -y --no-install-recommends ca-certificates \
+    && apt-get install -y --no-install-recommends ca-certificates tini \
     && rm -rf /var/lib/apt/lists/* \
     && groupadd --system --gid 10001 holdpoint \
     && useradd --system --uid 10001 --gid holdpoint --no-create-home --home-dir /var/lib/holdpoint holdpoint \
@@ -26,5 +27,5 @@ ENV HOLDPOINT_SERVER__LISTEN=0.0.0.0:8080
 EXPOSE 8080
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=3s --start-period=60s --retries=3 CMD ["holdpoint", "health"]
-ENTRYPOINT ["holdpoint"]
+ENTRYPOINT ["tini", "-s", "--", "holdpoint"]
 CMD ["serve"]

@@ -126,7 +126,7 @@ pub struct Config {
     pub directory: PathBuf,
     /// Whether to log the lines that MCP servers on this host write to standard error.
     pub log_mcp_stderr: bool,
-    /// The filter of log lines, from `RUST_LOG`; `None` if it is not set.
+    /// The filter of log lines, from `RUST_LOG`; `None` if it is not set or empty.
     pub log: Option<String>,
 }
 
@@ -204,7 +204,9 @@ pub fn load(
     config.unexpanded = unexpanded;
     config.environment = environment.clone();
     config.directory.clone_from(&directory);
-    config.log = environment.variable("RUST_LOG").map(str::to_owned);
+    let log = environment.variable("RUST_LOG");
+    // An empty filter would let no line through, not even an error.
+    config.log = log.filter(|log| !log.trim().is_empty()).map(str::to_owned);
     config.secret_values = secret_values::find(&root, &inserted);
     config.never_shown = secret_values::never_shown(&root, &inserted, &config.secret_values);
     mcp_tools::add(&mut config, &mut root, &mut mistakes);
@@ -422,10 +424,13 @@ fn pass_on_variables(
                 .variable(variable)
                 .map(|value| Secret::new(value.to_owned()));
             if value.is_none() && shell::Env::is_name(variable) {
-                mistakes.warn(
-                    place,
-                    format!("the variable `{variable}` is not set, so it is not passed on"),
-                );
+                let why = if environment.is_undecodable(variable) {
+                    "has a value that is not UTF-8"
+                } else {
+                    "is not set"
+                };
+                let detail = format!("the variable `{variable}` {why}, so it is not passed on");
+                mistakes.warn(place, detail);
             }
         }
     }

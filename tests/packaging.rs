@@ -103,7 +103,7 @@ fn compose_configuration_is_accepted_and_is_the_demonstration_with_an_account() 
 }
 
 #[test]
-fn image_runs_as_an_unprivileged_user_and_reports_its_health() {
+fn image_runs_as_an_unprivileged_user_below_an_init_and_reports_its_health() {
     let image = read("Dockerfile");
     let toolchain = read("rust-toolchain.toml");
     let version = toolchain.split('"').nth(1).expect("a channel");
@@ -116,6 +116,10 @@ fn image_runs_as_an_unprivileged_user_and_reports_its_health() {
     assert!(last.contains("\nUSER 10001:10001\n"));
     assert!(last.contains("\nENV HOLDPOINT_SERVER__LISTEN=0.0.0.0:8080\n"));
     assert!(last.contains("\nHEALTHCHECK ") && last.contains(r#"CMD ["holdpoint", "health"]"#));
+    // A child of an ended process becomes a child of the first process, and stays a zombie unless
+    // the first process reaps it. The service reaps only the processes that it has started.
+    assert!(last.contains(" ca-certificates tini "));
+    assert!(last.contains("\nENTRYPOINT [\"tini\", \"-s\", \"--\", \"holdpoint\"]\n"));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Sends the requests of an asker to a gate: proposes a call, and reports the call's outcome.
 //! Invariants: all proposals of one call have the same idempotency key. An answer counts as an
 //! error if its HTTP status contradicts its decision, if it names another tool than the proposed
-//! tool, or if its permit has ended.
+//! tool, if its permit is for other arguments that no person gave, or if its permit has ended.
 
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use super::AskerSettings;
 use crate::net::{self, Net, NetFailure};
+use crate::task::rejections::are_equal_arguments;
 use crate::task::text::one_line;
 use crate::world::{Clock, SystemClock};
 
@@ -116,6 +117,15 @@ impl ServiceAnswer {
     #[must_use]
     pub fn is_responded(&self) -> bool {
         self.outcome.as_deref() == Some("responded")
+    }
+
+    /// Whether the answer permits arguments that neither equal `proposed` nor come from a person.
+    /// Equal arguments may be written in another way, because the service may continue an earlier
+    /// call.
+    fn permits_other_arguments(&self, proposed: &RawValue) -> bool {
+        self.permit.is_some()
+            && !self.edited
+            && !are_equal_arguments(&self.arguments_text, proposed.get())
     }
 
     /// Returns the service's message about the call in one line. The message of a call that has
@@ -313,7 +323,9 @@ impl GateClient {
             ServiceDecision::Allow | ServiceDecision::Deny => status == 200,
             ServiceDecision::Pending => status == 202,
         };
-        if !status_matches || answer.tool != call.tool {
+        let is_other_call =
+            answer.tool != call.tool || answer.permits_other_arguments(call.arguments);
+        if !status_matches || is_other_call {
             return Err(AskError::Refused(format!(
                 "Holdpoint's answer ({status}) contradicts itself"
             )));

@@ -9,6 +9,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use super::{CommandFailure, CommonOptions, FAILED, OK, USAGE_ERROR, print, run_to_end, source};
 use crate::app::{self, ReviewResult};
 use crate::config::environment::Environment;
+use crate::config::layers::NOT_UTF_8;
 use crate::config::{self, Source};
 
 #[derive(Debug, Subcommand)]
@@ -120,18 +121,21 @@ fn write(path: &Path, text: &str) -> std::io::Result<()> {
     std::fs::rename(&temporary, path)
 }
 
-/// Returns the headers of the `--header` options, with the values of their variables.
+/// Returns the headers of the `--header` options, with the values of their variables. An error
+/// quotes only the name of a variable that is set: in the place of any other name, a person may
+/// have written the secret value.
 fn headers(written: &[String], environment: &Environment) -> Result<HeaderMap, String> {
     let mut headers = HeaderMap::new();
     for pair in written {
-        let (name, variable) = pair
-            .split_once('=')
-            .ok_or_else(|| "`--header` is `NAME=VARIABLE`".to_owned())?;
-        let parsed = HeaderName::from_bytes(name.as_bytes())
-            .map_err(|_| format!("`{name}` is not a name of a header"))?;
-        let value = environment
-            .variable(variable)
-            .ok_or_else(|| format!("the variable `{variable}` is not set"))?;
+        let malformed = || "`--header` is `NAME=VARIABLE`".to_owned();
+        let (name, variable) = pair.split_once('=').ok_or_else(malformed)?;
+        let parsed = HeaderName::from_bytes(name.as_bytes()).map_err(|_| malformed())?;
+        if environment.is_undecodable(variable) {
+            return Err(format!("{variable}: {NOT_UTF_8}"));
+        }
+        let value = environment.variable(variable).ok_or_else(|| {
+            "`--header NAME=VARIABLE` names no environment variable that is set".to_owned()
+        })?;
         let mut value = HeaderValue::from_str(value)
             .map_err(|_| format!("the variable `{variable}` holds what no header can hold"))?;
         value.set_sensitive(true);

@@ -7,12 +7,16 @@ use crate::world::Mistakes;
 
 /// The places of the keys that limit something. A `*` stands for each key of a map and each element
 /// of a list.
-const LIMITS: [&[&str]; 5] = [
+const LIMITS: [&[&str]; 8] = [
     &["policy", "*", "when"],
+    // Without a value and without other approvers, the owner would decide.
+    &["policy", "*", "approvers", "owner"],
     &["agents", "*", "open_to"],
     &["gates", "*", "open_to"],
     &["mcp", "*", "tools"],
     &["auth", "api_keys", "*", "may"],
+    &["credentials", "*", "expires_in"],
+    &["notify", "links", "not_before"],
 ];
 
 pub(super) fn check(root: &mut Node, mistakes: &mut Mistakes) {

@@ -89,7 +89,7 @@ impl Interpolation<'_> {
                 continue;
             }
             out.push_str(before);
-            let Some((reference, tail)) = after.split_once('}') else {
+            let Some((reference, tail)) = split_reference(after) else {
                 self.report(place, "a `${` has no `}`; a literal one is written `$${`");
                 return None;
             };
@@ -109,8 +109,7 @@ impl Interpolation<'_> {
     }
 
     fn expand_variable(&mut self, reference: &str, place: &[String]) -> Option<String> {
-        // The reference ends at the first `}`, which would cut the default or the path in the
-        // middle of the inner `${…}`.
+        // The inner `${…}` would stay unexpanded in the default or in the path.
         if reference.contains("${") {
             self.report(place, "a `${…}` may not contain another `${…}`");
             return None;
@@ -186,6 +185,23 @@ impl Interpolation<'_> {
     }
 }
 
+/// Splits the text after a `${` at the `}` that ends the reference. Braces may stand in the
+/// reference in pairs, such as those of an argument in the default of a tool's `url`. If the braces
+/// are not in pairs, the first `}` ends the reference. Returns `None` if there is no `}`.
+fn split_reference(text: &str) -> Option<(&str, &str)> {
+    let mut open = 0_usize;
+    for (at, brace) in text.match_indices(['{', '}']) {
+        if brace == "{" {
+            open += 1;
+        } else if open > 0 {
+            open -= 1;
+        } else {
+            return Some((text.get(..at)?, text.get(at + 1..)?));
+        }
+    }
+    text.split_once('}')
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -236,6 +252,11 @@ mod tests {
             ("${EMPTY:-d}", "d"),
             ("${KEY:-d}", "sk-1"),
             ("${NOT_SET:-}", ""),
+            ("${KEY:-http://h/{id}}/x", "sk-1/x"),
+            ("${NOT_SET:-http://h/{id}}/x", "http://h/{id}/x"),
+            ("${KEY:-a {{credential:b.c}}}", "sk-1"),
+            ("${KEY:-{}", "sk-1"),
+            ("${NOT_SET:-{} ${KEY}", "{ sk-1"),
             ("${file:/run/k}", "from file"),
             ("${file:/run/two}", "a\n"),
             ("${file:near}", "n"),

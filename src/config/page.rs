@@ -17,7 +17,8 @@ except in a file with `gates`; every other key has a default. `holdpoint check` 
 `holdpoint schema` prints the JSON Schema for editors, and `holdpoint init` writes the smallest file.
 
 - `${NAME}` in a string is replaced by the environment variable, `${NAME:-text}` by the text if there is none, and
-  `${file:/path}` by the content of the file. `$${` is a literal `${`. A `${…}` may not contain another one.
+  `${file:/path}` by the content of the file. `$${` is a literal `${`. A `${…}` may hold braces in pairs, but
+  no other `${…}`.
 - An environment variable with two underscores overrides a key: `HOLDPOINT_SERVER__LISTEN=0.0.0.0:8080`. Two for
   the same key are a mistake. A flag (`--listen`, `--database-url`) overrides the environment. A relative path from a
   variable or a flag, except in `${file:…}`, is relative to the working directory.

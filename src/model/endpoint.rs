@@ -51,14 +51,13 @@ fn request_id(headers: &HeaderMap) -> String {
 /// part; otherwise `None`. `body` is the body of the refusal, and `error_text` is the error text in
 /// it.
 fn refused_part<P: Protocol>(status: u16, body: &str, error_text: &str) -> Option<RefusedPart> {
-    if matches!(status, 400 | 404 | 422) && P::is_about_thinking(error_text) {
-        Some(RefusedPart::EarlierThinking)
-    } else if !matches!(status, 400 | 422) {
-        None
-    } else if names_stream_parameter(body, error_text) {
+    let is_invalid = matches!(status, 400 | 422);
+    if is_invalid && names_stream_parameter(body, error_text) {
         Some(RefusedPart::StreamParameter)
+    } else if (is_invalid || status == 404) && P::is_about_thinking(error_text) {
+        Some(RefusedPart::EarlierThinking)
     } else {
-        mentions_streaming(error_text).then_some(RefusedPart::PossiblyStreaming)
+        (is_invalid && mentions_streaming(error_text)).then_some(RefusedPart::PossiblyStreaming)
     }
 }
 
@@ -264,6 +263,7 @@ impl<P: Protocol> ModelClient for Endpoint<P> {
             return Err(self.error("the request could not be written", 1, AttemptEnd::default()));
         };
         let (mut attempts, mut retries) = (0, 0);
+        let mut first_refusal = None;
         loop {
             attempts += 1;
             let began = self.clock.uptime();
@@ -279,6 +279,11 @@ impl<P: Protocol> ModelClient for Endpoint<P> {
                 }
                 AttemptOutcome::Failed(why) => return Err(self.error(&why, attempts, attempt_end)),
                 AttemptOutcome::RetrySimpler(why, refused) => {
+                    let why = match refused {
+                        // Some endpoints refuse the second request because it has no thinking.
+                        RefusedPart::EarlierThinking => first_refusal.get_or_insert(why).clone(),
+                        RefusedPart::StreamParameter | RefusedPart::PossiblyStreaming => why,
+                    };
                     form = form.without(refused);
                     let request = self.request(prompt, form);
                     let Some(request) = request.filter(|request| *request != body) else {

@@ -25,7 +25,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 pub use self::settings::{Provider, Settings, check, client};
 #[cfg(test)]
@@ -92,6 +92,15 @@ pub struct OfferedTool {
 }
 
 impl OfferedTool {
+    /// Returns the JSON Schema of the arguments with the members `type` and `properties`. `OpenAI`
+    /// refuses each request with a schema that lacks them.
+    fn object_schema(&self) -> Map<String, Value> {
+        let mut schema = self.parameters.as_object().cloned().unwrap_or_default();
+        schema.entry("type").or_insert_with(|| json!("object"));
+        schema.entry("properties").or_insert_with(|| json!({}));
+        schema
+    }
+
     /// Returns the JSON `function` of the tool, with the tool's description if it has one.
     fn describe(&self, mut function: Value) -> Value {
         if let (Some(members), false) = (function.as_object_mut(), self.description.is_empty()) {

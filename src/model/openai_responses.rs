@@ -42,7 +42,7 @@ impl Protocol for Responses {
         request::body(parts)
     }
 
-    /// Returns whether the error text is about earlier reasoning. There are four cases:
+    /// Returns whether the error text is about earlier reasoning. There are six cases:
     ///
     /// - The reasoning came from another organization or model, so the endpoint cannot decrypt it
     ///   ("The encrypted content … could not be verified").
@@ -52,14 +52,45 @@ impl Protocol for Responses {
     ///   content is not supported with this model").
     /// - A reasoning item is sent without the item that followed it, or an item without the
     ///   reasoning item before it ("… was provided without its required 'reasoning' item").
+    /// - The request sends reasoning to a model that does not reason ("Reasoning input items can
+    ///   only be provided to a reasoning … model").
+    /// - A reasoning item of another endpoint has a member that this endpoint does not know
+    ///   ("Unknown parameter: 'input…'").
     fn is_about_thinking(error_text: &str) -> bool {
         error_text.contains("ncrypted content")
             || error_text.contains("encrypted_content")
             || error_text.contains("'rs_")
             || error_text.contains("'reasoning'")
+            || error_text.contains("Reasoning input items")
+            || error_text.contains("Unknown parameter: 'input[")
     }
 
     fn read_unstreamed(body: &str, cleaner: &Cleaner) -> AttemptOutcome {
         reply::read_unstreamed(body, cleaner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusal_of_earlier_reasoning_is_recognized() {
+        for text in [
+            "The encrypted content gAAA…xYz= could not be verified.",
+            "Item with id 'rs_1' not found.",
+            "Encrypted content is not supported with this model.",
+            "Item 'fc_1' of type 'function_call' was provided without its required 'reasoning' item.",
+            "Reasoning input items can only be provided to a reasoning or computer use model.",
+            "Unknown parameter: 'input[1].status'.",
+        ] {
+            assert!(Responses::is_about_thinking(text), "{text}");
+        }
+        for text in [
+            "Unsupported parameter: 'reasoning.effort' is not supported with this model.",
+            "Unknown parameter: 'verbosity'.",
+        ] {
+            assert!(!Responses::is_about_thinking(text), "{text}");
+        }
     }
 }

@@ -127,16 +127,32 @@ fn message_of(error: &Value) -> String {
         return text.to_owned();
     }
     let members = ["error", "message", "detail", "code", "type"];
-    members
+    let text = members
         .iter()
         .filter_map(|name| error.get(name))
         .find(|found| is_non_empty(found))
         .map(|found| match found {
             Value::Object(_) => message_of(found),
             Value::String(text) => text.clone(),
-            Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) => found.to_string(),
+            Value::Array(errors) => text_of_list(errors),
+            Value::Null | Value::Bool(_) | Value::Number(_) => found.to_string(),
         })
-        .unwrap_or_default()
+        .unwrap_or_default();
+    // `OpenRouter` adds the answer of the endpoint to which it has passed the request.
+    match error.pointer("/metadata/raw").and_then(Value::as_str) {
+        Some(raw) if !raw.is_empty() => format!("{text}: {raw}"),
+        Some(_) | None => text,
+    }
+}
+
+/// Returns a list of errors as JSON. The `input` of an error is left out: it is the refused part of
+/// the request, which may be long.
+fn text_of_list(errors: &[Value]) -> String {
+    let mut errors = errors.to_vec();
+    for error in errors.iter_mut().filter_map(Value::as_object_mut) {
+        error.remove("input");
+    }
+    Value::Array(errors).to_string()
 }
 
 #[cfg(test)]
@@ -150,7 +166,14 @@ mod tests {
             (r#"{"error":"plain"}"#, "plain"),
             (r#"[{"error":{"message":"listed"}}]"#, "listed"),
             (r#"{"message":"bare"}"#, "bare"),
-            (r#"{"detail":[{"loc":["body"]}]}"#, r#"[{"loc":["body"]}]"#),
+            (
+                r#"{"error":{"message":"failed","metadata":{"raw":"Invalid `signature`"}}}"#,
+                "failed: Invalid `signature`",
+            ),
+            (
+                r#"{"message":{"detail":[{"loc":["body"],"input":"hm"}]}}"#,
+                r#"[{"loc":["body"]}]"#,
+            ),
             ("upstream down", "upstream down"),
             ("<html>page</html>", ""),
             ("{}", ""),

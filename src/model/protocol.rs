@@ -37,7 +37,8 @@ pub(super) trait Protocol: Send + Sync + 'static {
     fn body(parts: &BodyParts<'_>) -> serde_json::Result<String>;
 
     /// Returns whether the endpoint's error text complains about the earlier thinking that the
-    /// request sends back. If so, the client repeats the request without this thinking.
+    /// request sends back, or about a member that may contain it. If so, the client repeats the
+    /// request without this thinking.
     fn is_about_thinking(_error_text: &str) -> bool {
         false
     }
@@ -118,7 +119,8 @@ pub(super) enum RequestMode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EarlierThinking {
     Included,
-    /// No thinking is sent back, because the endpoint refused the earlier thinking.
+    /// No thinking is sent back, because the endpoint refused it. Over Chat Completions, any member
+    /// may be thinking, so only texts and calls are sent back.
     Omitted,
 }
 

@@ -83,6 +83,13 @@ impl Decoder {
         Ok(events)
     }
 
+    /// Ends the stream. Returns its last event if the empty line that completes the event is
+    /// missing: some endpoints leave this line out.
+    pub(crate) fn finish(&mut self) -> Option<SseEvent> {
+        // The first call ends an incomplete line, and the second call completes the event.
+        self.end_line().or_else(|| self.end_line())
+    }
+
     fn end_line(&mut self) -> Option<SseEvent> {
         let mut line = std::mem::take(&mut self.line);
         if std::mem::take(&mut self.first) && line.starts_with(b"\xEF\xBB\xBF") {
@@ -145,6 +152,22 @@ mod tests {
         }
         let bytes: Vec<_> = STREAM.as_bytes().chunks(1).collect();
         assert_eq!(events(&bytes), whole);
+    }
+
+    #[test]
+    fn end_of_the_stream_completes_the_last_event() {
+        for (stream, last) in [
+            ("data: 1\n\ndata: 2", Some("2")),
+            ("data: 1\n\ndata: 2\r\n", Some("2")),
+            ("data: 1\n\ndata: 2\n\n", None),
+            ("data: 1\n\n: comment", None),
+            ("", None),
+        ] {
+            let mut decoder = Decoder::new(100);
+            decoder.push(stream.as_bytes()).unwrap();
+            let event = decoder.finish().map(|event| event.data);
+            assert_eq!(event.as_deref(), last, "{stream:?}");
+        }
     }
 
     #[test]

@@ -149,7 +149,9 @@ fn judgement_without_rule(verdict: Verdict, reason: Option<String>) -> Judgement
 /// Combines the opinions, one for each agent of the path, in the order of the path. The last
 /// opinion is for the agent that made the call. If no rule matches for this agent, a call at a gate
 /// is held, and any other call gets the default verdict of its tool's kind. If no rule matches for
-/// an earlier agent, the opinion for that agent has no effect.
+/// an earlier agent, the opinion for that agent has no effect. If a rule holds the call for one
+/// agent, and a rule could not be evaluated for another agent, the reason also names the latter
+/// rule.
 fn conclude(input: &JudgementInput<'_>, mut opinions: Vec<Opinion>) -> Judgement {
     let own_opinion = opinions
         .pop()
@@ -187,6 +189,9 @@ fn conclude(input: &JudgementInput<'_>, mut opinions: Vec<Opinion>) -> Judgement
     {
         held.offer = None;
     }
+    let fault = faulted.as_deref();
+    let fault = fault.filter(|notice| *notice != NO_RULE_MATCHES);
+    let held = held.map(|held| held.with_reason(fault));
     let held =
         held.or_else(|| faulted.map(|notice| judgement_without_rule(Verdict::Hold, Some(notice))));
     match (held, allowed) {

@@ -7,6 +7,7 @@
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -74,7 +75,8 @@ impl fmt::Debug for Redactor {
 
 impl Redactor {
     /// Creates a redactor from (name, value) pairs. The redactor replaces each value of 8 or more
-    /// characters by `[secret NAME]`.
+    /// characters by `[secret NAME]`. It also finds the value without the white space at its ends:
+    /// HTTP, for example, drops this white space from the value of a header.
     pub fn new<'a>(secrets: impl IntoIterator<Item = (&'a str, &'a Secret<String>)>) -> Self {
         let (mut placeholders, mut needles, mut has_spaces) = (Vec::new(), Vec::new(), false);
         for (name, secret) in secrets {
@@ -82,12 +84,17 @@ impl Redactor {
             if value.chars().count() < MIN_SECRET_CHARS {
                 continue;
             }
-            needles.push((value.clone(), (placeholders.len(), false)));
-            needles.extend(
-                in_base64(value.as_bytes())
-                    .into_iter()
-                    .map(|needle| (needle, (placeholders.len(), true))),
-            );
+            for text in BTreeSet::from([value.as_str(), value.trim()]) {
+                if text.chars().count() < MIN_SECRET_CHARS {
+                    continue;
+                }
+                needles.push((text.to_owned(), (placeholders.len(), false)));
+                needles.extend(
+                    in_base64(text.as_bytes())
+                        .into_iter()
+                        .map(|needle| (needle, (placeholders.len(), true))),
+                );
+            }
             has_spaces |= value.contains(' ');
             placeholders.push(format!("[secret {name}]"));
         }

@@ -189,6 +189,21 @@ fn short_values_are_not_searched_for() {
 }
 
 #[test]
+fn value_is_found_without_the_white_space_at_its_ends() {
+    for value in ["Correct-Horse-9 ", "\tCorrect-Horse-9", "Correct-Horse-9\n"] {
+        let redactor = redactor(value);
+        for (text, clean) in [
+            ("is Correct-Horse-9.".to_owned(), "is [secret KEY]."),
+            (format!("is {value}."), "is [secret KEY]."),
+            (BASE64_STANDARD.encode("Correct-Horse-9"), "[secret KEY]"),
+        ] {
+            assert_eq!(redactor.redact(&text), clean, "{value:?}");
+        }
+    }
+    assert_eq!(redactor("seven77 ").redact("seven77"), "seven77");
+}
+
+#[test]
 fn words_without_their_spaces_are_no_find() {
     let redactor = redactor("fraud suspected");
     for other in [

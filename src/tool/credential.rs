@@ -80,7 +80,7 @@ impl Credentials {
     }
 
     /// Returns a redactor for the secret values that have no whitespace and at least
-    /// `MIN_REDACTED_CHARS` characters.
+    /// `MIN_REDACTED_CHARS` characters. Whitespace at the ends of a value does not count.
     #[must_use]
     pub fn redactor(&self) -> Redactor {
         let of_others = self.of_others.iter().map(|(name, fields)| (name, fields));
@@ -90,7 +90,7 @@ impl Credentials {
             .chain(of_others)
             .flat_map(|(name, fields)| fields.iter().map(move |field| (name, field)));
         let secret = all.filter(|(name, (field, value))| {
-            let value = value.reveal();
+            let value = value.reveal().trim();
             let is_word =
                 value.chars().count() >= MIN_REDACTED_CHARS && !value.contains(char::is_whitespace);
             is_word && !self.plain.contains(&((*name).clone(), (*field).clone()))
@@ -401,6 +401,8 @@ mod tests {
             ("suspicious!", false),
             ("0123456789é", false),
             ("0123456789éa", true),
+            (" 0123456789é ", false),
+            (" 0123456789éa\u{a0}", true),
         ] {
             credentials.insert("jira", fields(value));
             assert_eq!(

@@ -23,7 +23,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+use rustix::process::{
+    Pid, Resource, Rlimit, Signal, WaitId, WaitIdOptions, kill_process_group, setrlimit, waitid,
+};
 use rustix::thread::{
     CapabilitySet, capabilities, remove_capability_from_bounding_set, set_capabilities,
 };
@@ -113,6 +115,14 @@ pub(crate) fn guard_main() -> i32 {
     // secrets in the order from the guard's memory.
     let _ = super::shell::make_undumpable();
     let _ = drop_tracing_capabilities();
+    // A core would hold the environment of the command or program, which may have secrets. With
+    // the limit 0, the kernel writes no core file, but it still pipes the core to a program that
+    // `core_pattern` names. With the limit 1, it does neither.
+    let none = Rlimit {
+        current: Some(1),
+        maximum: Some(1),
+    };
+    let _ = setrlimit(Resource::Core, none);
     match guard(io::stdin(), &mut io::stdout()) {
         Ok(()) => 0,
         Err(_) => 1,

@@ -13,7 +13,8 @@ use holdpoint::task::status::{RequestStatus, TaskStatus};
 use macro_rules_attribute::apply;
 use serde_json::json;
 
-use super::engine_harness::{EngineHarness, alice_is_refused, turn, whole};
+use super::engine_harness::{EngineHarness, alice, alice_is_refused, turn, whole};
+use super::trees::harness::{Shape, one_large};
 use super::unread;
 use super::worker_steps::WorkerSteps as _;
 use crate::store::store_fixture::{StoreFixture, acme_requests, both, fresh};
@@ -281,4 +282,21 @@ async fn paused_task_of_a_newer_version_is_read_in_one_round_only(fixture: Store
         store.task(task).await.unwrap().unwrap().status,
         TaskStatus::Paused
     );
+}
+
+/// The items that remain of the parent's journal end before the pause.
+#[apply(both)]
+async fn parent_without_the_item_of_its_pause_runs_again_when_its_sub_agent_is_canceled(
+    fixture: StoreFixture,
+) {
+    let harness = EngineHarness::of_trees(fixture, Shape::flat(1), one_large).await;
+    let parts = harness.parts(0);
+    let root = harness.grown(&parts).await;
+    let [asked] = harness.asked_exactly(root).await;
+    let pause = "type = 'task_status' and seq > 1";
+    damage(&harness.fixture, root, GONE, pause).await;
+    let api = EngineHarness::like(&parts, 0);
+    api.cancel(&alice(), asked.task_id, None).await.unwrap();
+    let row = harness.row(root).await;
+    assert_eq!((row.status, row.busy), (TaskStatus::Running, 1));
 }

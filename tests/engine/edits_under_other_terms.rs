@@ -4,12 +4,14 @@
 
 use holdpoint::engine::Refusal;
 use holdpoint::task::decision::Action;
+use holdpoint::task::grant::GrantScope;
 use holdpoint::task::status::TaskStatus;
 use macro_rules_attribute::apply;
 
 use super::call_decisions::{each, edit, last_open_request, places, question, ran_as, refused};
 use super::edits::{TWO, bob_may_not_approve, harness, held_call, rewritten};
 use super::engine_harness::{EngineHarness, alice_decides, decides, person, whole};
+use super::grants::{hours, remembered};
 use crate::store::store_fixture::{StoreFixture, both};
 
 /// Arguments that one approval of Bob or Carol lets run.
@@ -85,4 +87,34 @@ async fn edit_that_too_few_others_could_approve_is_refused(fixture: StoreFixture
     assert_eq!(places(&no), [format!("/decisions/{call}/arguments")]);
     let (request, _) = question(&harness, task).await;
     alice_decides(&api, request, huge).await;
+}
+
+/// The tool changes after the edit, so the edited call is judged again without a request. Bob has
+/// given a standing decision about a call that the model made.
+#[apply(both)]
+async fn standing_decision_of_the_editor_does_not_cover_the_edited_call(fixture: StoreFixture) {
+    let mut harness = two_or_one(fixture).await;
+    harness.replace(
+        "{ users: [bob, carol] } }",
+        r#"{ users: [bob, carol] }, remember: { when: "args.amount <= 500.0", for: [owner], most: 4h, uses: 3 } }"#,
+    );
+    let (task, request, call, _) = rewritten(&harness, SINGLE).await;
+    harness.replace("exclusiveMinimum: 0", "minimum: 1");
+    harness.script_turns(&[&[("refund", SINGLE)]]);
+    let (other, api) = (harness.held().await, harness.engine(0));
+    let (asked, _) = question(&harness, other).await;
+    let standing_decision = remembered(GrantScope::Owner, hours(1));
+    decides(&api, &person("bob"), asked, standing_decision).await;
+    harness.run().await;
+    assert_eq!(harness.executions(other, "/refund"), 1);
+    let (carol, approval) = (person("carol"), whole(Action::Approve, None));
+    let late = api.decide(&carol, request, approval.clone(), None).await;
+    assert!(matches!(late, Err(Refusal::Withdrawn(_))), "{late:?}");
+    harness.run().await;
+    assert_eq!(harness.executions(task, "/refund"), 0);
+    bob_may_not_approve(&harness, &api, task, call).await;
+    let (anew, _) = question(&harness, task).await;
+    decides(&api, &carol, anew, approval).await;
+    harness.run().await;
+    ran_as(&harness, task, "/refund", call, SINGLE);
 }

@@ -318,7 +318,7 @@ async fn call_in_flight_on_another_replica_is_not_asked_about_before_its_time_is
 
 /// A clock whose sleeps end at once. The clock adds up the requested sleeps.
 #[derive(Default)]
-struct Remembering(Mutex<Duration>);
+pub struct Remembering(pub Mutex<Duration>);
 
 #[async_trait::async_trait]
 impl Clock for Remembering {

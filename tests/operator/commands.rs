@@ -188,6 +188,55 @@ fn variable_whose_value_is_not_utf_8_is_refused_where_the_configuration_needs_it
 }
 
 #[test]
+fn passed_on_variable_that_is_not_utf_8_is_not_said_to_be_unset() {
+    let folder = Folder::new();
+    let tool = format!("{SMALL}tools: {{ s: {{ shell: {{ env: [NAME] }} }} }}\n");
+    let server = format!("{SMALL}mcp: {{ s: {{ url: 'http://127.0.0.1:9/' }} }}\n");
+    let lock = ["mcp", "lock", "--check", "--header", "Authorization=NAME"];
+    for (yaml, arguments, code, expected) in [
+        (
+            tool,
+            &["check"][..],
+            0,
+            "tools.s.shell.env: the variable `NAME` has a value that is not UTF-8, so it is not passed on",
+        ),
+        (server, &lock, 2, "NAME: the variable's value is not UTF-8"),
+    ] {
+        std::fs::write(folder.file("holdpoint.yaml"), yaml).unwrap();
+        let done = Command::new(env!("CARGO_BIN_EXE_holdpoint"))
+            .args(arguments)
+            .env_clear()
+            .env("NAME", OsStr::from_bytes(b"caf\xe9"))
+            .current_dir(folder.path())
+            .output()
+            .unwrap();
+        let said = String::from_utf8(done.stderr).unwrap();
+        assert_eq!(done.status.code(), Some(code), "{arguments:?}: {said}");
+        assert!(said.contains(expected), "{arguments:?}: {said}");
+    }
+}
+
+#[test]
+fn value_in_the_place_of_a_headers_variable_is_not_quoted() {
+    let folder = Folder::new();
+    let yaml = format!("{SMALL}mcp: {{ s: {{ url: 'http://127.0.0.1:9/' }} }}\n");
+    std::fs::write(folder.file("holdpoint.yaml"), yaml).unwrap();
+    for header in [
+        "Authorization=Bearer hunter2",
+        "Authorization=hunter2",
+        "hunter2=",
+        "Authorization: Bearer hunter2=",
+        "Authorization: Bearer hunter2",
+    ] {
+        let arguments = ["mcp", "lock", "--check", "--header", header];
+        let done = holdpoint(folder.path(), &arguments, &[]);
+        assert_eq!(done.code, Some(2), "{}", done.err);
+        assert!(done.err.contains("--header"), "{}", done.err);
+        assert!(!done.err.contains("hunter2"), "{}", done.err);
+    }
+}
+
+#[test]
 fn single_mistake_hides_no_other_mistake() {
     let text = "models: { m: { provider: openai, model: x } }
 agents: { a: { model: m, tools: [t, u] }, b: { model: m } }

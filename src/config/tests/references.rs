@@ -92,9 +92,11 @@ fn limit_without_a_value_is_refused_and_never_left_out() {
 agents: { a: { model: m, tools: [t], open_to: } }
 gates: { g: { tools: [t], open_to: ~ } }
 tools: { t: { external: {} } }
+credentials: { c: { fields: { f: {} }, expires_in: ~ } }
+notify: { links: { not_before: } }
 mcp: { s: { url: 'http://h/', tools: null } }
 auth: { api_keys: [ { user: u, key: 0123456789abcdef, may: } ] }
-policy: [ { name: r, tools: [t], when: , decide: allow } ]
+policy: [ { name: r, tools: [t], when: , decide: hold, approvers: { owner: } } ]
 ";
     let report = with(file, &[], &Flags::default()).unwrap_err();
     let found = report.mistakes.iter();
@@ -103,8 +105,11 @@ policy: [ { name: r, tools: [t], when: , decide: allow } ]
     let places = [
         "agents.a.open_to",
         "auth.api_keys[0].may",
+        "credentials.c.expires_in",
         "gates.g.open_to",
         "mcp.s.tools",
+        "notify.links.not_before",
+        "policy[0].approvers.owner",
         "policy[0].when",
     ];
     let mut sorted = found.clone();
@@ -112,6 +117,14 @@ policy: [ { name: r, tools: [t], when: , decide: allow } ]
     assert_eq!(sorted, places);
     let detail = "`when` has no value: give one, or leave the key out";
     assert!(report.mistakes.iter().any(|line| line.detail == detail));
+}
+
+#[test]
+fn log_filter_without_a_value_counts_as_unset() {
+    for (value, expected) in [("", None), (" ", None), ("off", Some("off"))] {
+        let (config, _) = with(WHOLE, &[("RUST_LOG", value)], &Flags::default()).unwrap();
+        assert_eq!(config.log.as_deref(), expected, "{value:?}");
+    }
 }
 
 #[test]

@@ -32,7 +32,7 @@ impl Engine {
             let accepted = Accepted::without_events(task, row.root_task_id, false);
             match row.status {
                 TaskStatus::Canceled if key.is_none() => {
-                    self.wait_until_unsendable(&session.subtree(), session.now)
+                    self.wait_until_unsendable(&session, &session.subtree(), session.now)
                         .await;
                     return Ok(accepted);
                 }
@@ -51,7 +51,8 @@ impl Engine {
             let stopped = session.subtree();
             match self.commit(&mut session, LeaseChange::PARK).await {
                 Ok(done) => {
-                    self.wait_until_unsendable(&stopped, done.at).await;
+                    self.wait_until_unsendable(&session, &stopped, done.at)
+                        .await;
                     return Ok(accepted);
                 }
                 Err(CommitError::Unavailable) => return Err(Refusal::Unavailable),

@@ -96,7 +96,7 @@ impl Engine {
             // The earlier POST may be a cancel that still waits for its answer. The answer to a
             // cancel promises that no replica can still send a call of the canceled tasks. So this
             // POST also waits until no replica can send one.
-            self.wait_until_unsendable(&session.subtree(), session.now)
+            self.wait_until_unsendable(&session, &session.subtree(), session.now)
                 .await;
         }
         let root = task.root_task_id;

@@ -95,7 +95,7 @@ impl Driver<'_> {
         let counts = |grant: &GrantRow| {
             required_grant.is_none_or(|id| id == grant.grant_id)
                 && self.is_in_scope(grant)
-                && self.is_by_an_approver(grant, held)
+                && self.is_by_an_approver(grant, held, state)
                 && self.has_uses_left(grant, state)
         };
         Ok(found.into_iter().find(counts))
@@ -112,12 +112,15 @@ impl Driver<'_> {
         }
     }
 
-    fn is_by_an_approver(&self, grant: &GrantRow, held: &Judgement) -> bool {
-        let row = &self.session.own.row;
+    /// Whether the giver of a standing decision may approve the call. `held` is the policy's
+    /// judgement of the call. A person may not let arguments run that they wrote themselves, where
+    /// other people have to approve these arguments.
+    fn is_by_an_approver(&self, grant: &GrantRow, held: &Judgement, state: &CallState) -> bool {
+        let (row, edited) = (&self.session.own.row, state.edited.as_ref());
         held.terms.as_ref().is_some_and(|terms| {
             let votes = std::slice::from_ref(&grant.by);
             let roster = &self.engine.roster;
-            roster.votes_suffice(&row.tenant, &row.user_id, &terms.approvers, votes, None)
+            roster.votes_suffice(&row.tenant, &row.user_id, &terms.approvers, votes, edited)
         })
     }
 

@@ -139,10 +139,11 @@ impl Driver<'_> {
     }
 
     /// Judges calls again right before they start. Returns `true` if one of the calls may no longer
-    /// run (`stricter_judgement`). Also returns `true` in three cases: a call's effect has changed
+    /// run (`stricter_judgement`). Also returns `true` in four cases: a call's effect has changed
     /// and no person has approved the call, the kind of a call's tool has changed before the first
-    /// attempt, or a call ends (`ends_after_questions`). After `true`, none of the calls may start,
-    /// and the driver asks `next_step` again.
+    /// attempt, a rule now allows a call that a standing decision had allowed, or a call ends
+    /// (`ends_after_questions`). After `true`, none of the calls may start, and the driver asks
+    /// `next_step` again.
     ///
     /// # Errors
     /// The [`Stop`] of a read or commit that failed.
@@ -164,9 +165,12 @@ impl Driver<'_> {
             let performer = entry.map_or(state.performer, |entry| entry.spec.kind);
             // An approval covers the effect that the approver saw in the request.
             let is_effect_approved = effect == state.effect || state.approval.is_some();
-            let is_unchanged = is_effect_approved && performer == state.performer;
-            let changed_tool = (!is_unchanged).then(|| now.clone());
-            let Some(mut judgement) = self.stricter_judgement(&state, now).or(changed_tool) else {
+            // If a rule now allows the call by itself, the start must not use the standing
+            // decision: if this decision has ended, the store refuses each commit of such a start.
+            let is_unchanged =
+                is_effect_approved && performer == state.performer && now.grant_id == state.grant();
+            let changed = (!is_unchanged).then(|| now.clone());
+            let Some(mut judgement) = self.stricter_judgement(&state, now).or(changed) else {
                 continue;
             };
             let may_have_acted =
@@ -203,7 +207,8 @@ impl Driver<'_> {
         if state.attempts == 0 || reads {
             return entry.spec.effect;
         }
-        let started = self.session.own.items.iter().rev().find_map(|item| {
+        let mut items = self.session.own.items.iter().rev();
+        let started = items.find_map(|item| {
             let Fact::ToolStarted {
                 tool_call_id,
                 digest,
@@ -214,7 +219,24 @@ impl Driver<'_> {
             };
             (*tool_call_id == id).then_some(digest)
         });
-        let (text, rule) = (state.arguments_text(), state.rule());
+        // The digest has the rule of the judgement before this start. Since then, `recheck` may
+        // have journaled that another rule allows the call.
+        let judged = items.find_map(|item| {
+            let Fact::Judged {
+                tool_call_id,
+                judgement,
+                ..
+            } = &item.fact
+            else {
+                return None;
+            };
+            (*tool_call_id == id).then_some(judgement)
+        });
+        let rule = match &state.approval {
+            Some(approval) => approval.rule.as_deref(),
+            None => judged.and_then(|judged| judged.rule.as_deref()),
+        };
+        let text = state.arguments_text();
         let now = self.session.current_digest(&entry, id, text, rule);
         if started == Some(&now) {
             entry.spec.effect

@@ -72,7 +72,7 @@ impl Engine {
 /// Takes one step. Returns `false` when the driver has nothing more to do.
 async fn step(engine: &Engine, session: &mut TaskSession) -> Result<bool, Stop> {
     engine.refresh_tree(session).await?;
-    if session.has_ended_ancestor() {
+    if session.is_abandoned() {
         session.cancel();
         engine.save(session, LeaseChange::PARK).await?;
         return Ok(false);

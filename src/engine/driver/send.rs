@@ -61,9 +61,7 @@ impl Driver<'_> {
                 answer,
                 ToolAnswer::Succeeded { .. } | ToolAnswer::Failed { .. }
             );
-            if let (true, Some(raw)) = (is_final, call.raw.take()) {
-                self.engine.awaited_calls.keep_raw_result(call.task_id, raw);
-            }
+            let raw = call.raw.take().filter(|_| is_final);
             if matches!(answer, ToolAnswer::Unknown { .. }) {
                 let state = self.session.own.progress.call(call.call_id);
                 let start = state.and_then(|state| state.start.clone());
@@ -76,6 +74,12 @@ impl Driver<'_> {
             }
             self.session
                 .record_result(call.call_id, tool.spec().name.clone(), answer);
+            let awaited = &self.engine.awaited_calls;
+            if let Some(raw) = raw.filter(|_| awaited.contains(call.task_id))
+                && let Some(received) = self.session.pending_results().pop()
+            {
+                awaited.keep_raw_result(call.task_id, received, raw);
+            }
         }
         let unknown = &self.session.unknown_outcomes;
         self.session

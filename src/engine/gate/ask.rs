@@ -72,8 +72,8 @@ struct Waiter<'w> {
 
 /// The result of one round of an ask. A round reads the call once, and starts the call if possible.
 enum Round {
-    /// The ask is answered with the call, and with [`GateAnswer::delivery`].
-    Answer(Box<GateCall>, Option<ResultDelivery>),
+    /// The ask is answered with the call, [`GateAnswer::raw`] and [`GateAnswer::delivery`].
+    Answer(Box<(GateCall, Option<Arc<str>>)>, Option<ResultDelivery>),
     /// The next round begins at once, because the call may have changed. It uses this session; with
     /// `None`, it loads the task again.
     Retry(Option<Box<TaskSession>>),
@@ -184,13 +184,13 @@ impl Waiter<'_> {
     ) -> Result<Option<GateAnswer>, GateRefusal> {
         loop {
             match Box::pin(self.round(session.take())).await? {
-                Round::Answer(call, delivery) => {
-                    let raw = self.gates.engine.awaited_calls.raw_result(self.guard.task);
+                Round::Answer(answer, delivery) => {
+                    let (call, raw) = *answer;
                     return Ok(Some(GateAnswer {
-                        raw: raw.filter(|_| call.state == GateState::Settled),
-                        call: *call,
+                        call,
                         replayed,
                         delivery,
+                        raw,
                     }));
                 }
                 Round::TakenByOther => return Ok(None),
@@ -225,7 +225,7 @@ impl Waiter<'_> {
             (GateState::Settled, _) => self.answer_settled(session, call).await,
             (GateState::Started, GateDecision::Allow) => {
                 self.guard.forget_presence();
-                Ok(Round::Answer(Box::new(call), None))
+                Ok(Round::Answer(Box::new((call, None)), None))
             }
             _ if self.is_taken(&session, &call) => Ok(Round::TakenByOther),
             // This ask's own driver has ended and has not started the call, so the driver got no
@@ -274,6 +274,7 @@ impl Waiter<'_> {
         mut session: TaskSession,
         call: GateCall,
     ) -> Result<Round, GateRefusal> {
+        let raw = self.gates.engine.awaited_calls.raw_result(&session);
         let until = session.own.row.asker_until;
         let is_undelivered = until.is_some_and(|until| until != ASKER_UNTIL_DELIVERED);
         let gets_result = self.own_drive || self.is_named;
@@ -307,7 +308,7 @@ impl Waiter<'_> {
         }
         let delivery =
             is_undelivered.then(|| ResultDelivery::new(Arc::clone(&self.guard), session));
-        Ok(Round::Answer(Box::new(call), delivery))
+        Ok(Round::Answer(Box::new((call, raw)), delivery))
     }
 
     /// Starts an approved call for this asker. Either this service runs the call, or the answer
@@ -320,7 +321,7 @@ impl Waiter<'_> {
         let store = &self.gates.engine.store;
         if ClaimLimit::session_has_ended(self.claim_limit, store).await? {
             // The guard still has the presence of this ask, so its drop ends the presence.
-            return Ok(Round::Answer(Box::new(call), None));
+            return Ok(Round::Answer(Box::new((call, None)), None));
         }
         session.ask = Some(self.ask.clone());
         if session.own.row.asker_until.is_some() {
@@ -335,7 +336,7 @@ impl Waiter<'_> {
             }
             Ok(None) if self.is_over() => {
                 self.guard.forget_presence();
-                Ok(Round::Answer(Box::new(call), None))
+                Ok(Round::Answer(Box::new((call, None)), None))
             }
             Ok(None) => Ok(Round::Pause(self.end)),
             Err(error) => round_after_error(error),
@@ -383,7 +384,7 @@ impl Waiter<'_> {
         }
         if is_over {
             self.guard.forget_presence();
-            return Ok(Round::Answer(Box::new(call), None));
+            return Ok(Round::Answer(Box::new((call, None)), None));
         }
         self.gate_proposal
             .proposal

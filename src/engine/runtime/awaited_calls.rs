@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::engine::session::{ReceivedResult, TaskSession};
 use crate::task::id::TaskId;
 use crate::world::Locked;
 
@@ -16,8 +17,9 @@ pub(in crate::engine) struct AwaitedCalls(Locked<BTreeMap<TaskId, AwaitedCall>>)
 #[derive(Debug, Default)]
 struct AwaitedCall {
     connections: usize,
-    /// The result as the MCP server wrote it; `None` until it has arrived.
-    raw: Option<Arc<str>>,
+    /// The result for the journal, and the same result as the MCP server wrote it. `None` until
+    /// the result has arrived.
+    raw: Option<(ReceivedResult, Arc<str>)>,
 }
 
 impl AwaitedCalls {
@@ -49,17 +51,25 @@ impl AwaitedCalls {
         self.0.lock().contains_key(&task)
     }
 
-    /// Keeps `raw`, the result as the MCP server wrote it, while a connection of this process waits
-    /// for the call. Without such a connection, drops `raw`.
-    pub(in crate::engine) fn keep_raw_result(&self, task: TaskId, raw: Arc<str>) {
+    /// Keeps `raw`, the result `received` as the MCP server wrote it, while a connection of this
+    /// process waits for the call. Without such a connection, drops `raw`.
+    pub(in crate::engine) fn keep_raw_result(
+        &self,
+        task: TaskId,
+        received: ReceivedResult,
+        raw: Arc<str>,
+    ) {
         if let Some(awaited) = self.0.lock().get_mut(&task) {
-            awaited.raw = Some(raw);
+            awaited.raw = Some((received, raw));
         }
     }
 
-    /// Returns the result of a call as the MCP server wrote it, if it came while a connection of
-    /// this process waited for the call.
-    pub(in crate::engine) fn raw_result(&self, task: TaskId) -> Option<Arc<str>> {
-        self.0.lock().get(&task)?.raw.clone()
+    /// Returns the result of the session's call as the MCP server wrote it, if it came while a
+    /// connection of this process waited for the call. Returns `None` if the call has another
+    /// result in the journal, for example a person's answer or the result of a later attempt.
+    pub(in crate::engine) fn raw_result(&self, session: &TaskSession) -> Option<Arc<str>> {
+        let calls = self.0.lock();
+        let (received, raw) = calls.get(&session.task_id())?.raw.as_ref()?;
+        session.has_result(received).then(|| Arc::clone(raw))
     }
 }

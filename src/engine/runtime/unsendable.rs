@@ -4,16 +4,30 @@ use std::time::Duration;
 
 use super::in_flight_calls::{SEND_WINDOW, TIME_TO_WIRE};
 use crate::engine::Engine;
+use crate::engine::session::TaskSession;
 use crate::task::call_state::CallState;
 use crate::task::progress::Progress;
 use crate::task::time::Time;
 
 impl Engine {
-    /// Waits until no replica can still send a started call of `tasks`. The caller has already
-    /// committed the change that prevents further starts. `now` is the database's time after that
-    /// commit.
-    pub(in crate::engine) async fn wait_until_unsendable(&self, tasks: &[Progress], now: Time) {
-        let mut remote_wait = Duration::ZERO;
+    /// Waits until no replica can still send a started call of `tasks`, which are the session's
+    /// task and its descendants. The caller has already committed the change that prevents further
+    /// starts. `now` is the database's time after that commit. A descendant that cannot be read may
+    /// have started a call with its last item, at `updated_at` of its row.
+    pub(in crate::engine) async fn wait_until_unsendable(
+        &self,
+        session: &TaskSession,
+        tasks: &[Progress],
+        now: Time,
+    ) {
+        let tree = &session.tree;
+        let descendants = tree.descendants(session.task_id()).into_iter();
+        let unread = descendants.filter(|task| !tree.is_readable(*task));
+        let mut wait = unread
+            .filter_map(|task| tree.row(task))
+            .map(|row| remaining_send_time(row.updated_at, now))
+            .max()
+            .unwrap_or_default();
         let mut sent_here = Vec::new();
         for (call, start) in tasks
             .iter()
@@ -24,11 +38,11 @@ impl Engine {
             // stops a driver that is still committing the start of an attempt.
             sent_here.extend(self.in_flight_calls.cancel(call));
             if !self.store.is_sole() && start.replica != self.replica {
-                remote_wait = remote_wait.max(remaining_send_time(start.at, now));
+                wait = wait.max(remaining_send_time(start.at, now));
             }
         }
-        if !remote_wait.is_zero() {
-            self.clock.sleep(remote_wait).await;
+        if !wait.is_zero() {
+            self.clock.sleep(wait).await;
         }
         for (since, ended) in sent_here {
             let remaining = TIME_TO_WIRE.saturating_sub(self.clock.uptime().saturating_sub(since));

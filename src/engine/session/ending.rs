@@ -60,12 +60,17 @@ impl TaskSession {
         }
     }
 
-    /// Whether an ancestor has ended, but this task has not. This state arises if the driver that
-    /// ended the ancestor could not read this task, and queued it instead of canceling it.
-    pub(crate) fn has_ended_ancestor(&self) -> bool {
-        let ancestors = self.tree.ancestors(&self.own.row);
-        let mut ancestors = ancestors.into_iter().filter_map(|task| self.tree.row(task));
-        !self.own.has_ended() && ancestors.any(|row| row.status.is_terminal())
+    /// Whether this task has not ended although nothing waits for its result: an ancestor has
+    /// ended, or the task or an ancestor has lost the call that waited for it. This state arises if
+    /// a driver or a message that had to cancel this task could not read it, and queued it instead.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        let (tree, path) = (&self.tree, self.path());
+        let has_ended = |task: &TaskId| tree.row(*task).is_some_and(|row| row.status.is_terminal());
+        let is_cut_off = |pair: &[TaskId]| match pair {
+            [task, parent] => has_ended(parent) || tree.has_lost_its_call(*task, *parent),
+            _ => false,
+        };
+        !self.own.has_ended() && path.windows(2).any(is_cut_off)
     }
 
     /// Applies the end of this task to its tree: cancels the descendants, and queues the parent if

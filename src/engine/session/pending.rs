@@ -25,6 +25,7 @@ pub(in crate::engine) struct LateAttempt {
 }
 
 /// A result that came from outside the process.
+#[derive(Debug)]
 pub(in crate::engine) struct ReceivedResult {
     pub result: ToolResult,
     /// The start of the attempt that the result answers. `None` for an asker's report, which is
@@ -145,6 +146,16 @@ impl TaskSession {
             .items
             .iter()
             .any(|item| matches!(&item.fact, Fact::ToolResult(known) | Fact::LateResult(known) if known == result))
+    }
+
+    /// Whether the journal has `received` as the result of its call, and not as a late result. The
+    /// last attempt at the call is then the attempt that `received` answers.
+    pub(in crate::engine) fn has_result(&self, received: &ReceivedResult) -> bool {
+        let state = self.own.progress.call(received.result.tool_call_id);
+        state.is_some_and(|state| state.start == received.start)
+            && self.own.items.iter().any(
+                |item| matches!(&item.fact, Fact::ToolResult(known) if *known == received.result),
+            )
     }
 
     pub(in crate::engine) fn add_results(&mut self, results: Vec<ReceivedResult>) {

@@ -24,9 +24,8 @@ impl TaskSession {
 impl TaskTree {
     /// Adds a Paused or Running item to the commit for each task whose status must follow its new
     /// counters (see `status_after`). If the tree has `MAX_OPEN_REQUESTS` open requests and the
-    /// commit closes one of them, also queues the parked tasks that may open a request. A task
-    /// whose items were not read (see `end_unread`) counts as such a task, because no later commit
-    /// would wake it. A second call before the commit changes nothing.
+    /// commit closes one of them, also queues the tasks that may wait for that
+    /// (`may_wait_for_room`). A second call before the commit changes nothing.
     pub(super) fn update_statuses(&mut self, own: &mut TaskDraft, lease: &LeaseChange, now: Time) {
         let mut sums = self.counter_changes(own, lease);
         let root = own.row.root_task_id;
@@ -34,20 +33,9 @@ impl TaskTree {
             usize::try_from(row.open_requests).unwrap_or(0) >= MAX_OPEN_REQUESTS
         });
         if full && sums.get(&root).is_some_and(|sum| sum.open_requests < 0) {
-            let waits = |row: &&TaskRow| {
-                row.parked
-                    && !row.status.is_terminal()
-                    && self
-                        .progress
-                        .task(row.task_id)
-                        .is_none_or(Progress::may_open_request)
-            };
-            let waiting: Vec<_> = self
-                .rows
-                .values()
-                .filter(waits)
-                .map(|row| row.task_id)
-                .collect();
+            let rows = self.rows.values();
+            let waiting = rows.filter(|row| self.may_wait_for_room(row));
+            let waiting: Vec<_> = waiting.map(|row| row.task_id).collect();
             for task in waiting.into_iter().filter(|task| *task != own.task_id()) {
                 if let Some(related) = self
                     .relative_mut(task)
@@ -83,6 +71,24 @@ impl TaskTree {
                 emit_status(&mut related.draft, sum, now);
             }
         }
+    }
+
+    /// Whether a parked task may open a request once the full tree has room. A task whose items
+    /// were not read (see `end_unread`) counts as such a task, because no later commit would wake
+    /// it. So does an idle task that cannot be read. It is not idle if its subtree is busy or has
+    /// an open request, or if it has a live sub-agent, whose end will wake it.
+    fn may_wait_for_room(&self, row: &TaskRow) -> bool {
+        let is_live_child = |child: &TaskRow| {
+            let parent = child.parent.map(|(parent, _)| parent);
+            parent == Some(row.task_id) && !child.status.is_terminal()
+        };
+        let has_live_child = || self.rows.values().any(is_live_child);
+        let is_idle = || row.busy == 0 && row.open_requests == 0 && !has_live_child();
+        let progress = self.progress.task(row.task_id);
+        row.parked
+            && !row.status.is_terminal()
+            && (progress.is_none_or(Progress::may_open_request)
+                || !self.is_readable(row.task_id) && is_idle())
     }
 }
 

@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::task_draft::TaskDraft;
 use crate::store::TreeSnapshot;
+use crate::task::call_state::CallState;
 use crate::task::change::{Counters, Guard, LeaseChange, TaskChange, TaskRow};
 use crate::task::id::TaskId;
 use crate::task::progress::Progress;
@@ -104,6 +105,16 @@ impl TaskTree {
         !self.unreadable.contains(&task)
     }
 
+    /// Whether no unfinished call of `parent` waits for its sub-agent `task`. `false` if `parent`
+    /// cannot be read.
+    pub(crate) fn has_lost_its_call(&self, task: TaskId, parent: TaskId) -> bool {
+        let waits = |state: &CallState| state.child() == Some(task);
+        self.is_readable(parent)
+            && self
+                .task(parent)
+                .is_some_and(|parent| !parent.unfinished().any(waits))
+    }
+
     pub(crate) fn begins(&self, task: TaskId) -> bool {
         self.drafts.get(&task).is_some_and(|related| related.begins)
     }
@@ -152,11 +163,13 @@ impl TaskTree {
     }
 
     /// Returns the draft of a relative (another task of the tree), which the next commit stores.
-    /// Creates the draft if there is none yet. `None` if the tree has no such task.
+    /// Creates the draft if there is none yet: from the row alone if the task cannot be read,
+    /// because its progress then lacks items. `None` if the tree has no such task.
     pub(crate) fn relative_mut(&mut self, task: TaskId) -> Option<&mut RelatedDraft> {
         if !self.drafts.contains_key(&task) {
             let row = self.rows.get(&task)?.clone();
-            let draft = match self.progress.progress(task) {
+            let progress = self.progress.progress(task);
+            let draft = match progress.filter(|_| self.is_readable(task)) {
                 Some(progress) => TaskDraft::new(row, progress, Vec::new()),
                 None => TaskDraft::from_row(row, 0),
             };

@@ -2,6 +2,8 @@
 //! forwards the body of a permitted request unchanged, so the answer cannot edit a call. Envoy does
 //! not report the outcome of the request.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 
 use super::frames::{GrpcAnswer, GrpcCode, GrpcStatus};
@@ -57,15 +59,17 @@ struct CheckedHttpRequest {
     /// credential or the id of a connection, which change while the client waits for an approval.
     path: String,
     host: String,
-    headers: Vec<(String, Vec<u8>)>,
+    headers: BTreeMap<String, Vec<u8>>,
     body: Vec<u8>,
+    /// Whether the body came as text. See [`may_be_altered`].
+    is_body_text: bool,
     /// The name of the gate in the route's `context_extensions`; `None` if the route names no gate.
     gate: Option<String>,
 }
 
-/// Answers the gRPC call `Check`: whether the HTTP request in `message` may pass. Drops `message`
-/// and the body of the HTTP request before the wait for a verdict, because the wait may take
-/// minutes.
+/// Answers the gRPC call `Check`: whether the HTTP request in `message` may pass. Drops `message`,
+/// and the body and the headers of the HTTP request, before the wait for a verdict, because the
+/// wait may take minutes.
 ///
 /// # Errors
 /// Fails with a gRPC status if the request cannot be checked. Envoy then denies the request, if it
@@ -82,17 +86,19 @@ pub(super) async fn check(gateway: &Gateway, message: Bytes) -> Result<GrpcAnswe
             denied_response(403, &results::error(id, -32601, why))
         }
     };
-    let (id, call) = match read_call(&checked) {
+    let read = read_call(&checked);
+    let revision = protocol_revision(&checked);
+    let headers: Vec<_> = std::mem::take(&mut checked.headers).into_iter().collect();
+    let (id, call) = match read {
         Ok(JsonRpcMessage::Call { id, call }) => (id, call),
         Ok(JsonRpcMessage::Other { id }) => {
-            gateway.caller(&gate, &checked.headers)?;
+            gateway.caller(&gate, &headers)?;
             return Ok(other_response(id.as_deref()).into());
         }
         Err(RefusalReason(why)) => {
             return Ok(denied_response(400, &results::error(None, -32600, &why)).into());
         }
     };
-    let revision = protocol_revision(&checked);
     let refused = |why: &str| denied_response(200, &results::refusal(&id, revision, why));
     let gates = gateway.http.engine.gates();
     if gates.runs_here(&gate.name, &call.name) {
@@ -103,7 +109,7 @@ pub(super) async fn check(gateway: &Gateway, message: Bytes) -> Result<GrpcAnswe
     let is_continuation = call.is_continuation();
     let (host, path) = (checked.host.as_str(), checked.path.as_str());
     let place = [("Host", host), ("Path", path)];
-    let (answer, caller) = gateway.ask(&gate, &checked.headers, call, &place).await?;
+    let (answer, caller) = gateway.ask(&gate, headers, call, &place).await?;
     let call = &answer.call;
     if call.decision == GateDecision::Allow
         && let Some(permit) = call.permit
@@ -129,18 +135,18 @@ pub(super) async fn check(gateway: &Gateway, message: Bytes) -> Result<GrpcAnswe
 /// revision that this service does not speak, returns the oldest revision, because every client can
 /// read results of the oldest revision.
 fn protocol_revision(checked: &CheckedHttpRequest) -> Revision {
-    let mut headers = checked.headers.iter();
-    let header = headers.find(|(name, _)| name == "mcp-protocol-version");
-    let version = header.and_then(|(_, value)| str::from_utf8(value.trim_ascii()).ok());
+    let header = checked.headers.get("mcp-protocol-version");
+    let version = header.and_then(|value| str::from_utf8(value.trim_ascii()).ok());
     let revision = version.and_then(Revision::parse);
     revision.unwrap_or(Revision::June2025)
 }
 
 /// Returns the JSON-RPC message in the body of a POST. A GET, HEAD, DELETE or OPTIONS request calls
 /// no tool, so its body is not read ([`JsonRpcMessage::Other`]). Refuses upgrades, other HTTP
-/// methods, truncated bodies, and bodies that the headers declare as anything but plain UTF-8.
+/// methods, bodies that came as text, truncated bodies, and bodies that the headers declare as
+/// anything but plain UTF-8.
 fn read_call(checked: &CheckedHttpRequest) -> Result<JsonRpcMessage, RefusalReason> {
-    let header = |name: &str| checked.headers.iter().find(|(known, _)| known == name);
+    let header = |name: &str| checked.headers.get(name);
     // Envoy asks about no message that is sent after an upgrade, for example over a WebSocket.
     if header("upgrade").is_some() {
         return Err(RefusalReason(
@@ -152,9 +158,14 @@ fn read_call(checked: &CheckedHttpRequest) -> Result<JsonRpcMessage, RefusalReas
         "GET" | "HEAD" | "DELETE" | "OPTIONS" => return Ok(JsonRpcMessage::Other { id: None }),
         _ => return Err(RefusalReason("Only a POST calls a tool.".to_owned())),
     }
-    let is_partial =
-        header("x-envoy-auth-partial-body").is_some_and(|(_, value)| value != b"false");
-    let length = header("content-length").map(|(_, value)| value.as_slice());
+    if checked.is_body_text && may_be_altered(&checked.body) {
+        return Err(RefusalReason(
+            "The gateway must send a body with `!` or U+FFFD as bytes (`pack_as_bytes`)."
+                .to_owned(),
+        ));
+    }
+    let is_partial = header("x-envoy-auth-partial-body").is_some_and(|value| value != b"false");
+    let length = header("content-length").map(Vec::as_slice);
     let is_complete =
         length.is_none_or(|length| length == checked.body.len().to_string().as_bytes());
     if !checked.body.is_empty() && (is_partial || !is_complete) {
@@ -164,13 +175,13 @@ fn read_call(checked: &CheckedHttpRequest) -> Result<JsonRpcMessage, RefusalReas
     }
     // `Content-Encoding` and the charset in `Content-Type` tell the upstream how to decode the
     // body. Decoding could turn the body into another call than the call that is judged here.
-    let encoding = header("content-encoding").map(|(_, value)| value.trim_ascii());
+    let encoding = header("content-encoding").map(|value| value.trim_ascii());
     if encoding.is_some_and(|encoding| !encoding.eq_ignore_ascii_case(b"identity")) {
         return Err(RefusalReason(
             "The body must not have a Content-Encoding.".to_owned(),
         ));
     }
-    if header("content-type").is_some_and(|(_, value)| !is_utf_8(value)) {
+    if header("content-type").is_some_and(|value| !is_utf_8(value)) {
         return Err(RefusalReason("The body must be UTF-8.".to_owned()));
     }
     read_message(&checked.body)
@@ -224,6 +235,13 @@ fn read_attributes(attributes: &[u8], checked: &mut CheckedHttpRequest) -> Resul
     Ok(())
 }
 
+/// Whether the gateway may forward other bytes than this text of a body. Without `pack_as_bytes`,
+/// the text has another character for each byte that is not UTF-8: `!` of Envoy, and U+FFFD of
+/// agentgateway. Both forward the original bytes.
+fn may_be_altered(text: &[u8]) -> bool {
+    str::from_utf8(text).is_ok_and(|text| text.contains(['!', '\u{FFFD}']))
+}
+
 /// Reads the HTTP request. Refuses a repeated header: the headers are a Protocol Buffers map, and
 /// another parser would silently take the last value of a repeated key.
 fn read_http(request: &[u8], checked: &mut CheckedHttpRequest) -> Result<(), Malformed> {
@@ -239,16 +257,16 @@ fn read_http(request: &[u8], checked: &mut CheckedHttpRequest) -> Result<(), Mal
             field::HEADERS => {
                 let (name, value) = entry(bytes)?;
                 let name = name.to_ascii_lowercase();
-                if checked.headers.iter().any(|(known, _)| *known == name) {
+                if checked.headers.insert(name, value).is_some() {
                     return Err(Malformed);
                 }
-                checked.headers.push((name, value));
             }
             field::BODY | field::RAW_BODY if !bytes.is_empty() => {
                 if !checked.body.is_empty() {
                     return Err(Malformed);
                 }
                 checked.body = bytes.to_vec();
+                checked.is_body_text = number == field::BODY;
             }
             // If Envoy's setting `encode_raw_headers` is on, Envoy sends the headers in this field
             // instead of in `HEADERS`. This service reads the user from `HEADERS` alone. So without
@@ -334,6 +352,24 @@ mod tests {
             assert!(!is_utf_8(other.as_bytes()), "{other}");
         }
         assert!(!is_utf_8(b"application/json; charset=utf-8\xff"));
+    }
+
+    #[test]
+    fn many_headers_are_read_in_time_that_grows_with_the_message() {
+        let header = |name: &str| message(&[(field::HEADERS, &pair(name, b""))]);
+        let mut http = Vec::new();
+        for number in 0..100_000 {
+            http.extend(header(&format!("{number:x}")));
+        }
+        let request = |http: &[u8]| {
+            let request = message(&[(field::HTTP, http)]);
+            message(&[(field::ATTRIBUTES, &message(&[(field::REQUEST, &request)]))])
+        };
+        let began = std::time::Instant::now();
+        assert_eq!(read(&request(&http)).unwrap().headers.len(), 100_000);
+        http.extend(header("FF"));
+        assert_eq!(read(&request(&http)).err(), Some(Malformed));
+        assert!(began.elapsed() < std::time::Duration::from_secs(20));
     }
 
     proptest::proptest! {

@@ -70,8 +70,8 @@ struct CheckedMcpMessage {
     attempt: Option<String>,
 }
 
-/// Answers `CheckRequest`. Drops `message` before the wait for a verdict, because the wait may take
-/// minutes.
+/// Answers `CheckRequest`. Drops `message` and the headers of the request before the wait for a
+/// verdict, because the wait may take minutes.
 ///
 /// # Errors
 /// Fails with a gRPC status if the request cannot be checked. agentgateway then denies the request,
@@ -80,7 +80,7 @@ pub(super) async fn check_request(
     gateway: &Gateway,
     message: Bytes,
 ) -> Result<GrpcAnswer, GrpcStatus> {
-    let checked =
+    let mut checked =
         read(&message, field::MCP_REQUEST).map_err(|Malformed| GrpcStatus::malformed())?;
     drop(message);
     let gate = gateway.gate(None)?;
@@ -114,7 +114,8 @@ pub(super) async fn check_request(
         return Ok(error_result(PERMISSION_DENIED, why, None).into());
     }
     let is_continuation = call.is_continuation();
-    let (answer, caller) = gateway.ask(&gate, &checked.headers, call, &[]).await?;
+    let headers = std::mem::take(&mut checked.headers);
+    let (answer, caller) = gateway.ask(&gate, headers, call, &[]).await?;
     let call = &answer.call;
     let mutated = if call.edited {
         with_arguments(&checked.body, &call.arguments_text)

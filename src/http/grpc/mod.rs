@@ -353,20 +353,22 @@ impl Gateway {
     }
 
     /// Proposes a call, and waits for the verdict as long as the gate's `hold` and the client's
-    /// deadline permit. `place` has the names and the values that say where the gateway forwards
-    /// the call. Returns the answer and the caller on whose behalf the call was proposed.
+    /// deadline permit. Drops `headers`, those of the checked request, before the wait. `place` has
+    /// the names and the values that say where the gateway forwards the call. Returns the answer
+    /// and the caller on whose behalf the call was proposed.
     ///
     /// # Errors
     /// Fails with a gRPC status if the call could not be proposed. The status gives the reason.
     async fn ask(
         &self,
         gate: &OpenGate,
-        headers: &CheckedHeaders,
+        headers: Vec<(String, Vec<u8>)>,
         call: ToolCallParams,
         place: &[(&str, &str)],
     ) -> Result<(GateAnswer, Caller), GrpcStatus> {
-        let caller = self.caller(gate, headers)?;
-        let session_id = Self::session(gate, headers)?;
+        let caller = self.caller(gate, &headers)?;
+        let session_id = Self::session(gate, &headers)?;
+        drop(headers);
         let mut proposal = proposal::proposal(&gate.name, session_id, call, place);
         let claim_until = self.answer_by();
         let http = &self.http;

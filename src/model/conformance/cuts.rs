@@ -1,4 +1,5 @@
-//! Tests that a stream gives the same answer wherever its bytes are cut.
+//! Tests that a stream gives the same answer wherever its bytes are cut, and no other answer where
+//! it ends early.
 
 use std::sync::Arc;
 
@@ -30,7 +31,10 @@ fn read<P: Protocol>(pieces: &[&[u8]]) -> (Result<Answer, String>, CollectingSin
     );
     let mut emitter = PieceEmitter::new(&heard);
     let mut broken = None;
-    for event in pieces.iter().flat_map(|piece| decoder.push(piece).unwrap()) {
+    let events = pieces.iter().flat_map(|piece| decoder.push(piece).unwrap());
+    let mut events: Vec<_> = events.collect();
+    events.extend(decoder.finish());
+    for event in events {
         match reading.read_event(&event, &mut emitter) {
             Ok(StreamState::Open) => {}
             Ok(StreamState::Ended) => break,
@@ -59,6 +63,12 @@ fn is_the_same_wherever_it_is_cut<P: Protocol>(provider: Provider) {
         if let Ok(answer) = &answer {
             heard.assert_adds_up_to(answer);
         }
+        for (end, _) in stream.match_indices('\n') {
+            let (cut, _) = read::<P>(&[&stream.as_bytes()[..end]]);
+            assert!(cut.is_err() || cut == answer, "{} up to {end}", case.name);
+        }
+        let (trimmed, _) = read::<P>(&[stream.trim_end().as_bytes()]);
+        assert_eq!(trimmed, answer, "{} without its last line ends", case.name);
         for size in 1..30 {
             let pieces: Vec<_> = stream.as_bytes().chunks(size).collect();
             let (same, again) = read::<P>(&pieces);

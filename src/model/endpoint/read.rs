@@ -27,7 +27,7 @@ pub(super) const ANSWER_TIMEOUT_FACTOR: u32 = 10;
 /// declaring it in the headers.
 fn looks_like_stream(body: &str) -> bool {
     let begins = body.trim_start_matches(['\u{FEFF}', '\r', '\n']);
-    ["data:", "event:", "id:", ":"]
+    ["data:", "event:", "id:", "retry:", ":"]
         .iter()
         .any(|field| begins.starts_with(field))
 }
@@ -85,6 +85,15 @@ impl<P: Protocol> EventStream<P> {
             Ok(StreamState::Open)
         }
     }
+
+    /// Reads the event that the end of the stream completes, if there is one. Returns the outcome.
+    fn finish(mut self, emitter: &mut PieceEmitter<'_>) -> AttemptOutcome {
+        let last = self.decoder.finish();
+        match last.map(|event| self.reader.read_event(&event, emitter)) {
+            Some(Err(attempt)) => attempt,
+            Some(Ok(_)) | None => self.reader.finish(emitter),
+        }
+    }
 }
 
 impl<P: Protocol> Endpoint<P> {
@@ -120,7 +129,8 @@ impl<P: Protocol> Endpoint<P> {
         }
         let mut stream = self.new_stream();
         match stream.take(bytes, emitter) {
-            Ok(_) => stream.reader.finish(emitter),
+            Ok(StreamState::Open) => stream.finish(emitter),
+            Ok(StreamState::Ended) => stream.reader.finish(emitter),
             Err(attempt) => attempt,
         }
     }
@@ -142,12 +152,11 @@ impl<P: Protocol> Endpoint<P> {
                     Err(attempt) => return attempt,
                 },
                 Ok(None) => {
-                    return match stream
-                        .unparsed
-                        .filter(|unparsed| !unparsed.trim_ascii().is_empty())
-                    {
-                        Some(unparsed) => P::read_unstreamed(&from_bytes(&unparsed), &self.cleaner),
-                        None => stream.reader.finish(emitter),
+                    let body = from_bytes(&stream.unparsed.take().unwrap_or_default());
+                    return if body.trim().is_empty() || looks_like_stream(&body) {
+                        stream.finish(emitter)
+                    } else {
+                        P::read_unstreamed(&body, &self.cleaner)
                     };
                 }
                 Err(NetFailure::NotSent(why) | NetFailure::Lost(why)) => return retryable(why),

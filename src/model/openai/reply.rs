@@ -69,7 +69,7 @@ pub(super) fn is_first(choice: &Value) -> bool {
     choice.get("index").and_then(Value::as_u64).unwrap_or(0) == 0
 }
 
-/// Builds the answer. If the `finish_reason` is `error`, rejects the message; a retry may help.
+/// Builds the answer. If the endpoint failed to finish the message, rejects it; a retry may help.
 pub(super) fn answer(
     message: Map<String, Value>,
     calls: Vec<AnswerCall>,
@@ -77,7 +77,7 @@ pub(super) fn answer(
     usage: Option<&Value>,
     cleaner: &Cleaner,
 ) -> AttemptOutcome {
-    if finish == Some(FINISH_ERROR) {
+    if finish.is_some_and(is_failure) {
         return ended_in_error();
     }
     let text = Answer::text_beside(&calls, cleaner.text(&text(&message)));
@@ -100,7 +100,15 @@ pub(super) fn answer(
     }))
 }
 
-pub(super) const FINISH_ERROR: &str = "error";
+/// Returns whether a `finish_reason` (of `OpenRouter`, `DeepSeek`, Z.ai or Gemini) says that the
+/// endpoint failed to finish the message.
+pub(super) fn is_failure(finish: &str) -> bool {
+    let finish = finish.to_ascii_lowercase();
+    ["abort", "error", "network_error"].contains(&finish.as_str())
+        || finish == "insufficient_system_resource"
+        || finish.starts_with("function_call_filter")
+        || finish.ends_with("malformed_function_call")
+}
 
 pub(super) fn ended_in_error() -> AttemptOutcome {
     retryable("its answer ended in an error")
@@ -353,7 +361,7 @@ mod tests {
             (&call, "length", FinishReason::Length),
             (&call, "content_filter", FinishReason::ContentFilter),
             (&none, "eos", FinishReason::Stop),
-            (&call, "insufficient_system_resource", FinishReason::Other),
+            (&call, "weird", FinishReason::Other),
         ] {
             assert_eq!(message(message_, said).finish_reason, read, "{said}");
         }

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use crate::model::arguments::sendable_arguments;
 use crate::model::ids::{CallIds, tool_name};
-use crate::model::protocol::{BodyParts, RequestMode};
+use crate::model::protocol::{BodyParts, EarlierThinking, RequestMode};
 use crate::model::{AnswerCall, OfferedTool, data_about_the_user, user_content};
 use crate::task::item::{Part, PartType};
 use crate::task::transcript::Message;
@@ -34,7 +34,13 @@ pub(super) fn body(parts: &BodyParts<'_>) -> Value {
                 messages.push(json!({"role": "user", "content": content}));
             }
             Message::Assistant { raw, text, calls } => {
-                messages.push(assistant_message(raw, text.as_deref(), calls, &mut ids));
+                messages.push(assistant_message(
+                    raw,
+                    text.as_deref(),
+                    calls,
+                    &mut ids,
+                    parts.earlier_thinking,
+                ));
             }
             Message::Result {
                 provider_id,
@@ -64,7 +70,7 @@ fn content_part(part: &Part) -> Value {
 }
 
 fn function_definition(tool: &OfferedTool) -> Value {
-    let function = tool.describe(json!({"name": tool.name, "parameters": tool.parameters}));
+    let function = tool.describe(json!({"name": tool.name, "parameters": tool.object_schema()}));
     json!({"type": "function", "function": function})
 }
 
@@ -79,23 +85,27 @@ fn function_definition(tool: &OfferedTool) -> Value {
 ///   any protocol has none if its JSON was nested too deeply to be stored.
 /// - Any other `raw` came through another protocol, because the agent's model has changed. The
 ///   message is built from `text` and `calls`, with corrected ids.
+///
+/// If the endpoint refused earlier thinking, a message of this protocol is also built from `text`
+/// and `calls`, because thinking may be in any other member.
 fn assistant_message(
     raw: &Value,
     text: Option<&str>,
     calls: &[(String, String, String)],
     ids: &mut CallIds,
+    earlier_thinking: EarlierThinking,
 ) -> Value {
     let own = raw
         .as_object()
-        .filter(|raw| is_own_message(raw, calls.len()))
-        .cloned();
+        .filter(|raw| is_own_message(raw, calls.len()));
     let stored_ids = calls.iter().map(|(id, ..)| id.as_str());
     if own.is_some() || raw.is_null() {
         ids.start_turn_with_stored_ids(stored_ids);
     } else {
         ids.start_turn(stored_ids);
     }
-    let mut message = match own {
+    let kept = own.filter(|_| earlier_thinking == EarlierThinking::Included);
+    let mut message = match kept.cloned() {
         Some(message) if calls.is_empty() => message_without_calls(message, text),
         Some(message) if call_count(&message) > 0 => message,
         Some(mut message) => {
@@ -219,7 +229,6 @@ fn rebuilt_message(
 mod tests {
     use super::*;
     use crate::model::Prompt;
-    use crate::model::protocol::EarlierThinking;
 
     fn call(id: &str) -> (String, String, String) {
         (id.to_owned(), "pay".to_owned(), "{}".to_owned())
@@ -227,7 +236,7 @@ mod tests {
 
     fn sent(raw: &Value, text: Option<&str>, calls: &[(String, String, String)]) -> Value {
         let mut ids = CallIds::with_max_chars(MAX_ID_CHARS);
-        assistant_message(raw, text, calls, &mut ids)
+        assistant_message(raw, text, calls, &mut ids, EarlierThinking::Included)
     }
 
     #[test]

@@ -62,7 +62,7 @@ impl ChatStreamReader {
             self.take_delta(delta, chunk, emitter)?;
         }
         if let Some(Value::String(finish)) = choice.remove("finish_reason").filter(is_non_empty) {
-            if finish == reply::FINISH_ERROR {
+            if reply::is_failure(&finish) {
                 return Err(reply::ended_in_error());
             }
             self.finish = Some(finish);

@@ -96,9 +96,7 @@ fn user_item(parts: &[Part]) -> ResponseItem {
 /// Describes a tool as a function with `strict: false`. By default, the API treats a function as
 /// `strict`, and a `strict` function may not have optional members.
 fn function_definition(tool: &OfferedTool) -> Value {
-    let mut parameters = tool.parameters.as_object().cloned().unwrap_or_default();
-    parameters.entry("type").or_insert_with(|| json!("object"));
-    parameters.entry("properties").or_insert_with(|| json!({}));
+    let parameters = tool.object_schema();
     let function =
         json!({"type": "function", "name": tool.name, "parameters": parameters, "strict": false});
     tool.describe(function)

@@ -336,6 +336,11 @@ fn ancestor_with_a_faulty_rule_holds_with_the_terms_of_a_matching_hold() {
         (judged.verdict, judged.rule.as_deref()),
         (Verdict::Hold, Some("leaf"))
     );
+    let reason = judged.reason.expect("a reason");
+    assert!(
+        reason.contains("Rule `top` could not be evaluated: `note` is missing."),
+        "{reason}"
+    );
     let rules = [
         rules[0].clone(),
         rule("all", &["refund"], "agent.name == 'analyst'", Decide::Allow),

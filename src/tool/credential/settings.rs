@@ -32,9 +32,9 @@ pub struct Field {
     pub format: Option<TextFormat>,
     /// The description of the field, shown to the person who enters it.
     pub description: Option<String>,
-    /// Whether the value is secret. A secret value of 12 or more characters without white space is
-    /// redacted from every text that comes back from a tool, and no call may contain it. Default:
-    /// `true` unless `format` is `email`.
+    /// Whether the value is secret. A secret value of 12 or more characters without white space
+    /// inside is redacted from every text that comes back from a tool, and no call may contain it.
+    /// Default: `true` unless `format` is `email`.
     pub secret: Option<bool>,
 }
 

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process_group, setrlimit};
+use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::{
     DRAIN_TIMEOUT, GuardLine, GuardSignal, Order, end_group, pid_of, send_exit, spawn, write_line,
@@ -26,12 +26,6 @@ pub(super) fn relay(
     input: impl Read + Send + 'static,
     output: &mut impl Write,
 ) -> io::Result<()> {
-    // A core file would hold the program's environment, which may have secrets.
-    let none = Rlimit {
-        current: Some(0),
-        maximum: Some(0),
-    };
-    let _ = setrlimit(Resource::Core, none);
     let mut child = match start(order) {
         Ok(child) => child,
         Err(error) => {

@@ -222,6 +222,37 @@ async fn body_that_the_upstream_would_decode_otherwise_is_denied() {
     app.stop().await;
 }
 
+/// Without `pack_as_bytes`, Envoy sends the body as text in field 11. In this text, `!` stands for
+/// each byte that is not UTF-8. Envoy forwards the original bytes.
+#[tokio::test(flavor = "multi_thread")]
+async fn body_of_which_the_gateway_may_have_altered_the_text_is_denied() {
+    let app = gateway_app(ENVOY).await;
+    let mut grpc = Grpc::to(&app).await;
+    let mut check = async |number: usize, id: &str| {
+        let mut body = bash("ls");
+        body["id"] = json!(id);
+        let body = body.to_string();
+        let user = field(3, &pair("x-user", b"alice"));
+        let http = [field(2, b"POST"), user, field(number, body.as_bytes())].concat();
+        let message = field(1, &field(4, &field(2, &http)));
+        verdict(&grpc.call(CHECK, EDGE, &message).await.message)
+    };
+    for (number, id) in [(12, "a!"), (12, "a\u{FFFD}"), (11, "a")] {
+        let passed = check(number, id).await;
+        assert!(matches!(passed, Verdict::Passes(Some(_))), "{passed:?}");
+    }
+    for id in ["a!", "a\u{FFFD}"] {
+        let Verdict::Denied(status, told) = check(11, id).await else {
+            panic!("it passed: {id}")
+        };
+        let error = &told["error"];
+        assert_eq!((status.as_str(), &error["code"]), ("400", &json!(-32600)));
+        let why = error["message"].as_str().unwrap();
+        assert!(why.contains("pack_as_bytes"), "{why}");
+    }
+    app.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn call_with_too_short_a_deadline_does_not_wait_and_claims_nothing() {
     let app = gateway_app(ENVOY).await;

@@ -8,6 +8,7 @@ use holdpoint::world::{Clock as _, SystemClock};
 use tokio::time::timeout;
 
 use super::*;
+use crate::support::allocator::{allocated_bytes, assert_grows_less_than};
 use crate::support::test_app::Reply;
 
 /// The time limit for steps that must not block, even on a busy machine.
@@ -128,6 +129,43 @@ async fn large_body_of_a_check_that_waits_leaves_room_for_the_next() {
         };
         timeout(SOON, held).await.expect("the body has been read");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn check_that_waits_holds_none_of_its_headers() {
+    const CHECKS: usize = 8;
+    const HEADER_BYTES: usize = 512 * 1024;
+    let app: &'static TestApp = Box::leak(Box::new(gateway_app(LONG).await));
+    let grpc = Grpc::to(app).await;
+    let waiting = TaskTracker::new();
+    let key = format!("Bearer {EDGE}");
+    let mut before = 0;
+    // The first check fills the caches of the service and of the test.
+    for count in 0..=CHECKS {
+        if count == 1 {
+            before = allocated_bytes();
+        }
+        let cookie = "x".repeat(HEADER_BYTES);
+        let headers = [("x-user", "alice"), ("cookie", cookie.as_str())];
+        let body = framed(&checked(&bash(&format!("make {count}")), &headers));
+        let (mut grpc, key) = (grpc.clone(), key.clone());
+        // This future owns the body only until the body is sent.
+        waiting.spawn(async move {
+            let headers = [
+                ("content-type", "application/grpc"),
+                ("authorization", key.as_str()),
+                ("grpc-timeout", "600S"),
+            ];
+            let _ = grpc.send(CHECK, &headers, body).await;
+        });
+        let held = async {
+            while app.owner().get("/v1/requests?limit=1").await.body["open"] != count + 1 {
+                crate::support::pause().await;
+            }
+        };
+        timeout(SOON, held).await.expect("the call is held");
+    }
+    assert_grows_less_than(before, CHECKS * HEADER_BYTES / 2).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,5 +1,6 @@
 //! Tests gate calls after a failure of the replica at which the asker waited. The replica crashed,
-//! or did not get the database's answer to a commit. The next equal proposal continues the call.
+//! was suspended, or did not get the database's answer to a commit. The next equal proposal
+//! continues the call.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,6 +10,7 @@ use holdpoint::engine::gate::GateState;
 use holdpoint::engine::{Engine, EngineParts};
 use holdpoint::secret::Secret;
 use holdpoint::store::{Settings, Store};
+use holdpoint::task::decision::Action;
 use holdpoint::task::id::TaskId;
 use holdpoint::task::item::Outcome;
 use holdpoint::task::status::TaskStatus;
@@ -16,11 +18,13 @@ use holdpoint::task::time::Time;
 use holdpoint::world::Clock as _;
 use macro_rules_attribute::apply;
 
-use super::super::engine_harness::EngineHarness;
+use super::super::engine_harness::{EngineHarness, alice_decides, whole};
 use super::super::random_gates::Replica;
+use super::equal_asks::until_second;
+use super::questions::served;
 use super::{
-    LONG, agent, approve, approved, ask, asking, driven, harness, refund, small, until_at_rest,
-    until_present, until_proposed,
+    LONG, agent, approve, approved, ask, asking, asking_by, driven, driven_until, harness, refund,
+    small, until_at_rest, until_present, until_proposed,
 };
 use crate::store::connection_loss::lossy;
 use crate::store::store_fixture::{StoreFixture, both};
@@ -250,4 +254,30 @@ async fn asker_after_a_crash_stays_present_when_another_replica_takes_the_call_o
     );
     assert_eq!(harness.executions(task, "/refund"), 1);
     waiting.abort();
+}
+
+/// The first replica is suspended during the second call. Another replica asks a person about the
+/// outcome, and the person says not to count on the call.
+#[apply(both)]
+async fn result_as_its_server_wrote_it_is_told_only_if_the_journal_has_it(fixture: StoreFixture) {
+    let (harness, server) = served(fixture, Vec::new()).await;
+    let (here, there) = (harness.engine(8), harness.engine(8));
+    let first = asking_by(&here, small(1, LONG)).await.unwrap().unwrap();
+    assert_eq!(first.raw.as_deref(), Some("{}"));
+    let closed = server.open.lock().await;
+    let asking = asking_by(&here, small(2, LONG));
+    let task = until_second(&harness, first.call.task_id).await;
+    until("the call is sent", async || server.attempts() == 2).await;
+    harness.later();
+    driven_until(&harness, &there, task, TaskStatus::Paused).await;
+    let (request, _) = harness.only_open(task).await;
+    alice_decides(&there, request, whole(Action::Reject, None)).await;
+    driven_until(&harness, &there, task, TaskStatus::Completed).await;
+    drop(closed);
+    let told = asking.await.unwrap().unwrap();
+    assert_eq!(
+        (told.call.task_id, told.call.outcome),
+        (task, Some(Outcome::Failed))
+    );
+    assert_eq!(told.raw, None);
 }

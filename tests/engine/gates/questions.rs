@@ -37,7 +37,7 @@ credentials: { jira: { fields: { token: {} } } }
 
 /// The MCP server of the tool `refund`, as the engine sees it.
 #[derive(Default)]
-struct Server {
+pub struct Server {
     /// The answers to the next attempts. Every further attempt succeeds.
     answers: Mutex<VecDeque<ToolAnswer>>,
     attempts: Mutex<u32>,
@@ -45,6 +45,8 @@ struct Server {
     down: Mutex<bool>,
     /// The changed definition of the tool, and whether a comparison has found the change.
     change: Mutex<(Option<DefinitionChange>, bool)>,
+    /// While a test holds this lock, the server answers no attempt.
+    pub open: tokio::sync::Mutex<()>,
 }
 
 struct Served(ToolSpec, Arc<Server>);
@@ -86,6 +88,8 @@ impl Tool for Served {
     async fn call(&self, call: &Invocation) -> ToolAnswer {
         assert!(call.permit.holds());
         *self.1.attempts.lock().unwrap() += 1;
+        drop(self.1.open.lock().await);
+        call.raw.put("{}".into());
         let next = self.1.answers.lock().unwrap().pop_front();
         next.unwrap_or(ToolAnswer::Succeeded {
             content: "paid".to_owned(),
@@ -95,7 +99,7 @@ impl Tool for Served {
 }
 
 impl Server {
-    fn attempts(&self) -> u32 {
+    pub fn attempts(&self) -> u32 {
         *self.attempts.lock().unwrap()
     }
 }
@@ -118,7 +122,10 @@ fn question() -> ToolAnswer {
 }
 
 /// Returns the harness of the gate, whose tool `refund` gives these answers first.
-async fn served(fixture: StoreFixture, answers: Vec<ToolAnswer>) -> (EngineHarness, Arc<Server>) {
+pub async fn served(
+    fixture: StoreFixture,
+    answers: Vec<ToolAnswer>,
+) -> (EngineHarness, Arc<Server>) {
     let mut harness = harness(fixture).await;
     let server = Arc::new(Server::default());
     *server.answers.lock().unwrap() = answers.into();

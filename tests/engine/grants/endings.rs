@@ -6,11 +6,12 @@ use holdpoint::engine::{Engine, Refusal};
 use holdpoint::people::Caller;
 use holdpoint::task::decision::Action;
 use holdpoint::task::grant::{GrantEnd, GrantScope};
+use holdpoint::task::verdict::Verdict;
 use macro_rules_attribute::apply;
 
 use super::super::approval_rights::{account, directory};
-use super::super::call_decisions::last_open_request;
-use super::super::engine_harness::{alice_writes, drive, person, superseding, whole};
+use super::super::call_decisions::{last_open_request, question};
+use super::super::engine_harness::{alice_writes, decides, drive, person, superseding, whole};
 use super::{
     LARGE, OFFER, TAG, answered, asks, grant, harness, hours, judgements, ran, remembered,
 };
@@ -156,4 +157,34 @@ async fn standing_decision_that_is_ended_before_the_start_does_not_count(fixture
         engine.grants().ended(&grant(&harness).await),
         Some(GrantEnd::Revoked)
     );
+}
+
+#[apply(both)]
+async fn call_that_a_rule_allows_by_now_starts_although_its_standing_decision_has_ended(
+    fixture: StoreFixture,
+) {
+    let mut harness = harness(fixture, &[&[LARGE], &[LARGE, TAG]]).await;
+    let task = harness.stopped().await;
+    answered(&harness, task, remembered(GrantScope::Task, hours(1))).await;
+    // The standing decision allows the refund, but the refund waits until the request about the
+    // tag is answered.
+    asks(&harness, task, "/refund", 1).await;
+    let (bob, id) = (person("bob"), grant(&harness).await.grant_id);
+    harness.engine(0).grants().end(&bob, id).await.unwrap();
+    harness.replace(
+        "policy:\n",
+        "policy:\n  - { name: trusted, tools: [refund], decide: allow }\n",
+    );
+    // This process stores the answer and the start of the refund in one commit.
+    let (request, _) = question(&harness, task).await;
+    let engine = harness.engine(1);
+    decides(&engine, &bob, request, whole(Action::Approve, None)).await;
+    harness.until_stopped(task).await;
+    ran(&harness, task, "/refund", 2).await;
+    let last = judgements(&harness, task).await.pop().unwrap();
+    assert_eq!(
+        (last.verdict, last.rule.as_deref(), last.grant_id),
+        (Verdict::Allow, Some("trusted"), None)
+    );
+    assert_eq!(grant(&harness).await.used, 0);
 }

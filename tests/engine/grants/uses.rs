@@ -18,7 +18,9 @@ use super::super::engine_harness::{
 };
 use super::super::takeover::{Drop, drive_and_drop};
 use super::super::two_replicas::Pair;
-use super::{BY_BOB, LARGE, TAG, answered, asks, grant, grants, harness, hours, ran, remembered};
+use super::{
+    BY_BOB, LARGE, TAG, answered, asks, grant, grants, harness, hours, judgements, ran, remembered,
+};
 use crate::store::store_fixture::{StoreFixture, both};
 
 #[apply(both)]
@@ -119,6 +121,29 @@ async fn retried_attempt_counts_once(fixture: StoreFixture) {
         1,
         "the second attempt is the same call"
     );
+}
+
+#[apply(both)]
+async fn lost_call_that_a_rule_allows_by_now_is_repeated_without_its_standing_decision(
+    fixture: StoreFixture,
+) {
+    for ends in [false, true] {
+        let mut harness = harness(StoreFixture::like(&fixture).await, &[&[TAG]]).await;
+        let task = lost_call_after_an_approved_one(&harness).await;
+        if ends {
+            let (bob, id) = (person("bob"), grant(&harness).await.grant_id);
+            harness.engine(0).grants().end(&bob, id).await.unwrap();
+        }
+        let trusted = "policy:\n  - { name: trusted, tools: [tag], decide: allow }\n";
+        harness.replace("policy:\n", trusted);
+        harness.run().await;
+        ran(&harness, task, "/tag", 2).await;
+        let last = judgements(&harness, task).await.pop().unwrap();
+        assert_eq!(
+            (last.rule.as_deref(), last.grant_id),
+            (Some("trusted"), None)
+        );
+    }
 }
 
 #[apply(both)]

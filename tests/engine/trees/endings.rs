@@ -1,7 +1,11 @@
 //! Tests trees that end in other ways than by completing: they are canceled in part, superseded by
-//! the user's next message, damaged in the database, or their history is uncertain.
+//! the user's next message, damaged in the database, or their history is uncertain. Also tests
+//! replicas that cannot read a sub-agent of a newer version, and end its tree or its turn.
 
-use holdpoint::engine::{EngineParts, Refusal};
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdpoint::engine::{Engine, EngineParts, Refusal};
 use holdpoint::task::decision::{Action, Consequence};
 use holdpoint::task::failure::FailureCode;
 use holdpoint::task::id::TaskId;
@@ -12,12 +16,14 @@ use macro_rules_attribute::apply;
 
 use super::super::damaged_journals::{CUT, GONE, damage};
 use super::super::engine_harness::{
-    EngineHarness, alice, alice_is_refused, alice_writes, rejects, superseding, tool_results, whole,
+    EngineHarness, alice, alice_is_refused, alice_writes, claimed, drive, join, rejects,
+    superseding, tool_results, whole,
 };
+use super::super::send_deadlines::Remembering;
 use super::super::two_replicas::{closed, place};
 use super::super::worker_steps::WorkerSteps as _;
 use super::harness::{
-    LEAF, People, Shape, TreeDriver, ended_as, handed_back, one_large, one_small, said,
+    LEAF, People, ROOM, Shape, TreeDriver, ended_as, handed_back, one_large, one_small, said,
 };
 use crate::store::store_fixture::{StoreFixture, both};
 
@@ -391,4 +397,96 @@ async fn payment_of_a_sub_agent_lost_in_a_restore_is_not_repeated_by_a_rule(fixt
             harness.description(root).await
         );
     }
+}
+
+/// A replica of an older version takes the user's message while the lowest sub-agent waits for a
+/// person. The newer replica then drives the sub-agents in one order, and in the other.
+#[apply(both)]
+async fn task_only_a_newer_replica_can_read_does_not_go_on_after_a_superseding_message(
+    fixture: StoreFixture,
+) {
+    for (depth, is_reversed) in [(1, false), (2, false), (2, true)] {
+        let shape = Shape::branched(depth, 1);
+        let fixture = StoreFixture::like(&fixture).await;
+        let harness = EngineHarness::of_trees(fixture, shape, one_large).await;
+        let parts = harness.parts(0);
+        // After the second message, the boss starts a new sub-agent.
+        harness.script_by_name(move |name, prompt| {
+            let mut prompt = prompt.clone();
+            if name == "boss" && said(&prompt) != "go" {
+                prompt.turn -= 1;
+            }
+            Ok(shape.answer(one_large, name, &prompt))
+        });
+        let root = harness.grown(&parts).await;
+        let [before] = harness.asked_exactly(root).await;
+        let leaf = before.task_id;
+        let tree = harness.tree(root).await;
+        let unread = &tree[1..];
+        let [message, newer] = ["user_message", "newer_message"];
+        for row in unread {
+            harness.rename_type(row.task_id, message, newer).await;
+        }
+        let api = EngineHarness::like(&parts, 0);
+        alice_writes(&api, root, superseding("other.7")).await;
+        for row in unread {
+            harness.rename_type(row.task_id, newer, message).await;
+        }
+        harness.answer_one(&api, &before, People::Approve).await;
+        let mut drivers = EngineHarness::like(&parts, ROOM).claim().await.unwrap();
+        if is_reversed {
+            drivers.reverse();
+        }
+        for driver in drivers {
+            driver.await;
+        }
+        harness.finish_tree(&parts, root, People::Approve).await;
+        harness.completed_journals(root).await;
+        for row in unread {
+            assert_eq!(ended(&harness, row.task_id).await.0, TaskStatus::Canceled);
+        }
+        assert_eq!(harness.executions(leaf, "/refund"), 0);
+    }
+}
+
+/// The replica that cancels the tree does not know which calls the sub-agent has started. It is
+/// asked again after a newer replica has ended the sub-agent.
+#[apply(both)]
+async fn cancel_waits_until_a_task_that_it_cannot_read_can_send_no_call(fixture: StoreFixture) {
+    let mut harness = EngineHarness::of_trees(fixture, Shape::flat(1), one_small).await;
+    harness.replace("timeout: 5s", "timeout: 60s");
+    let parts = harness.parts(0);
+    let engine = EngineHarness::like(&parts, 4);
+    let root = harness.queued().await;
+    drive(&engine).await;
+    let [leaf] = harness.of_agent(root, LEAF).await[..] else {
+        panic!("one leaf")
+    };
+    harness.tool.close();
+    let drivers = claimed(&engine).await;
+    harness.tool.reached(1).await;
+    let clock = Arc::new(Remembering::default());
+    let old = Engine::new(EngineParts {
+        clock: clock.clone(),
+        ..parts.clone()
+    });
+    let [message, newer] = ["user_message", "newer_message"];
+    for time in ["first", "second"] {
+        *clock.0.lock().unwrap() = Duration::ZERO;
+        harness.rename_type(leaf, message, newer).await;
+        old.cancel(&alice(), root, None).await.unwrap();
+        harness.rename_type(leaf, newer, message).await;
+        let journal = harness.journal(leaf).await;
+        let started = place(&journal, |fact| matches!(fact, Fact::ToolStarted { .. })).unwrap();
+        let waited = journal.now.since(journal.items[started].at) + *clock.0.lock().unwrap();
+        assert!(
+            waited >= Duration::from_secs(2),
+            "the {time} cancel answered {waited:?} after the start"
+        );
+        harness.drive_tree(&parts, root).await;
+        assert_eq!(ended(&harness, leaf).await.0, TaskStatus::Canceled);
+    }
+    harness.tool.open();
+    join(drivers).await;
+    harness.checked_journals(root).await;
 }

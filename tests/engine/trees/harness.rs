@@ -272,6 +272,17 @@ impl EngineHarness {
         self.fixture.row(task).await
     }
 
+    /// Renames a type of items in a task's journal. If `to` is unknown to this version, the items
+    /// look as if a newer version had written them.
+    pub async fn rename_type(&self, task: TaskId, from: &str, to: &str) {
+        let id = self.fixture.literal(task.0);
+        let [from, to] = [from, to].map(|name| format!(r#""type":"{name}""#));
+        let sql = format!(
+            "update agent_task_item set body = replace(body, '{from}', '{to}') where task_id = {id}"
+        );
+        self.fixture.execute(&sql).await;
+    }
+
     pub async fn asked_by_tree(&self, root: TaskId) -> Vec<RequestRow> {
         self.fixture.store.pending(root, root).await.unwrap()
     }

@@ -187,6 +187,10 @@ fn service_that_does_not_answer_clearly_blocks_the_call() {
             reply("200 OK", &ALLOWED.replace("\"Bash\"", "\"Read\"")),
         ),
         (
+            "other arguments",
+            reply("200 OK", &ALLOWED.replace(r#"\"ls\""#, r#"\"rm\""#)),
+        ),
+        (
             "a decision twice",
             reply(
                 "200 OK",

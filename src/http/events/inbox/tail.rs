@@ -10,7 +10,8 @@
 //! passed by the database's clock, which decides whether the request has expired.
 //!
 //! Invariant: for every changed request of its tenant, a follower gets the row, or learns that the
-//! row cannot be read, or that rows may be missing ([`InboxFollower::next`] returns `None`).
+//! row cannot be read, or that rows may be missing ([`InboxFollower::next`] returns `None`). For an
+//! exception, see [`SEARCH_OVERLAP`].
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Weak};
@@ -35,7 +36,8 @@ const SEARCH_INTERVAL: Duration = Duration::from_secs(15);
 const MIN_OVERDUE_DELAY: Duration = Duration::from_millis(200);
 /// The overlap of a search for lost changes with the requests that are already known. An id starts
 /// with the time at which a replica generated the id, so a request may be committed later than a
-/// request with a greater id. Therefore, a search begins at the newest known id minus this time.
+/// request with a greater id. Therefore, a search begins at the newest known id minus this time. A
+/// request that an outage has delayed for longer may be missed, if its notification is lost, too.
 const SEARCH_OVERLAP: Duration = Duration::from_mins(2);
 /// The maximum number of [`ChangedRequests`] that wait for one follower. If more arrive, the
 /// follower loses the oldest, and its stream has to read the inbox again.

@@ -328,6 +328,10 @@ fn error_in_a_stream_is_retried_unless_the_request_is_invalid() {
             "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"error\"}]}\n\n",
             true,
         ),
+        (
+            "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"network_error\"}]}\n\n",
+            true,
+        ),
         ("data: {\"choi\n\n", true),
         ("data: []\n\n", true),
         (

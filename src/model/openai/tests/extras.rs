@@ -134,9 +134,19 @@ async fn sole_choice_is_the_answer_whatever_its_index() {
 
 #[tokio::test]
 async fn answer_that_ended_in_an_error_is_retried() {
-    let (answer, endpoint, _) = ask(vec![ok(&json!({"content": "half"}), "error"), hello()]).await;
-    assert_eq!(
-        (answer.unwrap().text.as_deref(), endpoint.seen().len()),
-        (Some("hello"), 2)
-    );
+    for said in [
+        "abort",
+        "error",
+        "insufficient_system_resource",
+        "network_error",
+        "MALFORMED_FUNCTION_CALL",
+        "function_call_filter: UNEXPECTED_TOOL_CALL",
+    ] {
+        let (answer, endpoint, _) = ask(vec![ok(&json!({"content": "half"}), said), hello()]).await;
+        assert_eq!(
+            (answer.unwrap().text.as_deref(), endpoint.seen().len()),
+            (Some("hello"), 2),
+            "{said}"
+        );
+    }
 }

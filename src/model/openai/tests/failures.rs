@@ -129,6 +129,101 @@ async fn error_inside_a_success_is_retried_unless_it_blames_the_request() {
     }
 }
 
+/// Returns a prompt whose turn has reasoning, and the JSON of the turn with and without it.
+fn prompt_with_reasoning() -> (Prompt, [Value; 2]) {
+    let call =
+        json!({"id": "call_0", "type": "function", "function": {"name": "pay", "arguments": "{}"}});
+    let kept = json!({"role": "assistant", "content": null, "tool_calls": [call]});
+    let mut raw = kept.clone();
+    raw["reasoning"] = json!("hm");
+    let turn = Message::Assistant {
+        raw: raw.clone(),
+        text: None,
+        calls: vec![("call_0".to_owned(), "pay".to_owned(), "{}".to_owned())],
+    };
+    let result = Message::Result {
+        provider_id: "call_0".to_owned(),
+        name: "pay".to_owned(),
+        content: "paid".to_owned(),
+        succeeded: true,
+    };
+    (prompt(vec![user("go"), turn, result]), [raw, kept])
+}
+
+#[tokio::test]
+async fn reasoning_that_the_endpoint_refuses_is_left_out_of_a_second_request() {
+    let (asked, turns) = prompt_with_reasoning();
+    let extra = json!({"type": "extra_forbidden", "loc": ["body", "messages", 2, "assistant", "x"],
+        "msg": "Extra inputs are not permitted", "input": "hm ".repeat(200)});
+    for said in [
+        json!({"message": {"detail": [extra]}}),
+        json!({"message": "'messages.2' : property 'reasoning' is unsupported"}),
+        json!({"message": "Unknown parameter: 'messages[2].x_sig'."}),
+        json!({"message": "failed", "metadata": {"raw": "Invalid `signature` in `thinking` block"}}),
+    ] {
+        let refused = http("400 Bad Request", "", &json!({"error": said}).to_string());
+        let endpoint = Endpoint::new(vec![refused.clone(), hello()]).await;
+        let (model, clock) = client(settings(&endpoint.url));
+        let answer = model.answer(&asked, &DiscardingSink).await;
+        assert_eq!(answer.unwrap().text.as_deref(), Some("hello"), "{said}");
+        let seen = endpoint.seen();
+        let sent = seen.iter().map(|seen| &seen.body["messages"][2]);
+        assert!(sent.eq(&turns), "{said}");
+        assert!(clock.slept.lock().unwrap().is_empty());
+        let (answer, endpoint, _) = ask(vec![refused, hello()]).await;
+        assert!(answer.is_err(), "nothing could be left out: {said}");
+        assert_eq!(endpoint.seen().len(), 1);
+    }
+}
+
+#[tokio::test]
+async fn endpoint_that_then_misses_the_reasoning_fails_with_its_first_refusal() {
+    let said = ["Corrupted thought signature.", "A call lacks its thought."];
+    let refused = said.map(|said| http("400 Bad Request", "", said));
+    let endpoint = Endpoint::new(refused.into()).await;
+    let (model, _) = client(settings(&endpoint.url));
+    let (asked, _) = prompt_with_reasoning();
+    let answer = model.answer(&asked, &DiscardingSink).await;
+    let detail = answer.unwrap_err().detail;
+    assert!(detail.ends_with(said[0]), "{detail}");
+    assert_eq!(endpoint.seen().len(), 2);
+}
+
+#[tokio::test]
+async fn stream_parameter_that_a_refusal_names_counts_before_its_words_about_thinking() {
+    let said = r#"{"message":"not with x-thinking","param":"stream_options"}"#;
+    let (answer, endpoint, _) = ask(vec![http("400 Bad Request", "", said), hello()]).await;
+    assert_eq!(answer.unwrap().text.as_deref(), Some("hello"));
+    assert_eq!(endpoint.seen()[1].body.get("stream_options"), None);
+}
+
+#[test]
+fn refusal_of_members_of_earlier_turns_is_recognized() {
+    for text in [
+        "messages.2: additional properties are not allowed ('x' was unexpected)",
+        "messages.2.assistant.x: Extra inputs are not permitted",
+        "'messages.2' : property 'x' is unsupported",
+        "messages[2]: unknown field `x`",
+        "Unknown name \"annotations\" at 'messages[2]': Cannot find field.",
+        "Unknown parameter: 'messages[2].x'.",
+        "Value is not a string: null",
+        "Invalid extra_content.",
+        "reasoning_content is not supported",
+        "Invalid `signature` in `thinking` block",
+        "Corrupted thought signature.",
+    ] {
+        assert!(ChatCompletions::is_about_thinking(text), "{text}");
+    }
+    for text in [
+        "messages: at least one message is required",
+        "tools.0.x: Extra inputs are not permitted",
+        "Unknown parameter: 'verbosity'.",
+        "enable_thinking must be false for non-streaming calls",
+    ] {
+        assert!(!ChatCompletions::is_about_thinking(text), "{text}");
+    }
+}
+
 #[tokio::test]
 async fn redirect_is_never_followed() {
     let elsewhere = Endpoint::new(vec![hello()]).await;

@@ -239,6 +239,41 @@ async fn stream_that_only_lacks_its_usage_is_an_answer() {
 }
 
 #[tokio::test]
+async fn stream_that_ends_right_after_its_end_marker_is_an_answer() {
+    let declared = |end: &str| open_stream(&HELLO) + &chunk(end) + END;
+    let undeclared = http("200 OK", "", &(HELLO.concat() + "data: [DONE]"));
+    let ends = ["data: [DONE]\n", "data: [DONE]"].map(declared);
+    for whole in ends.into_iter().chain([undeclared]) {
+        let (answer, heard, endpoint) = heard(vec![whole]).await;
+        let answer = answer.unwrap();
+        heard.assert_adds_up_to(&answer);
+        assert_eq!(
+            (answer.text.as_deref(), endpoint.seen().len()),
+            (Some("hello"), 1)
+        );
+    }
+    for cut in [declared("data: [DON"), declared("\n")] {
+        let (answer, heard, endpoint) = heard(vec![cut, streamed()]).await;
+        heard.assert_adds_up_to(&answer.unwrap());
+        assert_eq!((heard.collected().resets, endpoint.seen().len()), (1, 2));
+    }
+}
+
+#[tokio::test]
+async fn error_that_ends_a_stream_without_an_empty_line_is_read() {
+    let error = "data: {\"error\":{\"message\":\"no credit\",\"code\":402}}";
+    for events in [&["retry: 9\n", error][..], &[HELLO[0], error][..]] {
+        let (answer, _, endpoint) = heard(vec![open_stream(events) + END]).await;
+        let detail = answer.unwrap_err().detail;
+        assert!(
+            detail.ends_with("it reported an error: no credit"),
+            "{detail}"
+        );
+        assert_eq!(endpoint.seen().len(), 1);
+    }
+}
+
+#[tokio::test]
 async fn reported_text_is_reset_when_there_is_no_answer_in_the_end() {
     let endpoint = Endpoint::new(vec![open_stream(&HELLO[..2]); 2]).await;
     let (model, _) = client(Settings {

@@ -117,3 +117,13 @@ async fn command_with_a_missing_or_unsendable_credential_is_not_started() {
     }
     assert!(!directory.path().join("there").exists());
 }
+
+#[tokio::test]
+async fn command_leaves_no_core_file_with_its_environment() {
+    let limits =
+        r"sed -n 's/^Max core file size *\([0-9]*\) *\([0-9]*\).*/\1 \2/p' /proc/self/limits";
+    // Where the hard limit is 0, the guard may not raise it.
+    let small = ["1 1", "0 0"].map(|limits| succeeded(&format!("exit code 0\nstdout:\n{limits}")));
+    let answer = run(limits).await;
+    assert!(small.contains(&answer), "{answer:?}");
+}
