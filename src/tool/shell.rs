@@ -22,6 +22,7 @@ use rustix::process::{
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::{Child, ChildStdout, Command};
+use tokio::signal::unix::{SignalKind, signal};
 
 use super::guard::{CommandEnd, GREETING, GuardLine, Order, OutputHeader, encode_order};
 use super::{AttemptPermit, Invocation, Tool, ToolAnswer, measure_attempt, output};
@@ -59,6 +60,10 @@ pub(crate) struct GuardCommand {
 impl GuardCommand {
     /// Starts a guard process, which waits for an [`Order`] with the command to run.
     pub(crate) fn spawn(&self, stderr: Stdio) -> io::Result<Child> {
+        // If this process has inherited an ignored SIGCHLD, the guard would inherit it, too, and
+        // could not wait for the command. A caught signal is not inherited. tokio still catches the
+        // signal after the drop.
+        drop(signal(SignalKind::child())?);
         Command::new(&self.program)
             .args(&self.arguments)
             .env_clear()

@@ -17,7 +17,7 @@ use crate::support::test_app::ALICE;
 /// A text in everything that the test sends. No log line may contain it.
 const MARK: &str = "Mk7qZ";
 
-struct Binary(Child);
+pub(super) struct Binary(Child);
 
 impl Drop for Binary {
     fn drop(&mut self) {
@@ -26,7 +26,8 @@ impl Drop for Binary {
     }
 }
 
-fn start(folder: &Path, yaml: &str) -> Binary {
+/// Serves the configuration on a free port, with the file `log` in the folder as its log.
+pub(super) fn start(folder: &Path, yaml: &str) -> Binary {
     fs::write(folder.join("holdpoint.yaml"), yaml).unwrap();
     let child = Command::new(env!("CARGO_BIN_EXE_holdpoint"))
         .args([
@@ -51,7 +52,7 @@ fn start(folder: &Path, yaml: &str) -> Binary {
 }
 
 /// Waits until the log has the address on which the binary listens. Returns the address as a URL.
-async fn address(folder: &Path, binary: &mut Binary) -> String {
+pub(super) async fn address(folder: &Path, binary: &mut Binary) -> String {
     loop {
         assert!(
             binary.0.try_wait().unwrap().is_none(),

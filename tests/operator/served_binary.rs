@@ -53,6 +53,16 @@ impl Served {
         Self::spawn(shell, folder, &[], "listening")
     }
 
+    /// Like `start`, but in a process that inherits an ignored SIGCHLD.
+    pub fn ignoring_sigchld(folder: &Path, yaml: &str, variables: &[(&str, &str)]) -> Self {
+        std::fs::write(folder.join("holdpoint.yaml"), yaml).unwrap();
+        let mut program = Command::new("/usr/bin/env");
+        program
+            .args(["--ignore-signal=CHLD", env!("CARGO_BIN_EXE_holdpoint")])
+            .args(SERVE);
+        Self::spawn(program, folder, variables, "listening")
+    }
+
     pub fn with(folder: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
         let mut program = Command::new(env!("CARGO_BIN_EXE_holdpoint"));
         program.args(arguments);

@@ -1,17 +1,17 @@
 //! Tests the service before its database is open: its answers, its log, and the connections that
-//! stay open until the service is ready.
+//! stay open until the service is ready. Also tests a signal that the service inherits as ignored.
 
 use std::io::Write as _;
 use std::net::{SocketAddr, TcpListener};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
 
 use super::holdpoint;
 use super::served_binary::{Folder, Served};
 use crate::chaos::process::free_port;
-use crate::support::fake_chat_completions::{FakeModel, text_answer};
+use crate::support::fake_chat_completions::{FakeModel, calls, text_answer};
 use crate::support::postgres::PrivateCluster;
 
 const SMALL: &str = "models: { m: { provider: scripted, script: 'builtin:refunds' } }\nagents: { a: { model: m } }\n";
@@ -200,4 +200,29 @@ fn address_in_use_is_reported_although_the_database_is_away() {
         said.contains(&format!("cannot listen on {address}")),
         "{said}"
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn outcome_of_a_command_is_known_although_the_service_inherits_an_ignored_sigchld() {
+    let (model, folder) = (FakeModel::start().await, Folder::new());
+    let yaml = format!(
+        "models: {{ m: {{ provider: openai, model: x, base_url: '{}' }} }}
+agents: {{ a: {{ model: m, tools: [sh] }} }}
+tools: {{ sh: {{ shell: {{ env: [PATH] }} }} }}
+policy: [ {{ name: all, tools: [sh], decide: allow }} ]
+auth: {{ api_keys: [ {{ user: alice, key: alice-key-0123456789 }} ] }}
+",
+        model.base_url
+    );
+    let variables = [("PATH", "/usr/bin:/bin")];
+    let served = Served::ignoring_sigchld(folder.path(), &yaml, &variables);
+    let served = served.bearer("alice-key-0123456789");
+    for command in ["true", "exit 3"] {
+        let arguments = json!({"command": command}).to_string();
+        model
+            .then(calls(&[("sh", &arguments)]))
+            .then(text_answer("done"));
+        let task = served.task("go").await;
+        assert_eq!(task["status"], "Completed", "{command}: {task}");
+    }
 }

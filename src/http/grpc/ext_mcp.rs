@@ -13,7 +13,9 @@ use super::frames::{GrpcAnswer, GrpcCode, GrpcStatus, MAX_REPORT_BYTES};
 use super::json_rpc::{RefusalReason, TOOLS_CALL, ToolCallParams, read_tool_call, with_arguments};
 use super::protobuf::{Malformed, bytes_fields, entry, message, pair, put_bytes, put_number, text};
 use super::{CALL_HEADER, Gateway, read_message, results};
+use crate::agent::gate::RecordedCalls;
 use crate::engine::gate::{GateDecision, ReportedOutcome};
+use crate::people::Caller;
 use crate::task::id::TaskId;
 
 /// The field numbers of the messages, from `crates/protos/proto/ext_mcp.proto` of agentgateway at
@@ -273,32 +275,50 @@ struct ReportedResult {
     is_error: Option<bool>,
 }
 
-/// Stores a report on behalf of the owner of the call's task. Does nothing if the call belongs to
-/// another tenant than the gateway's key, if it was proposed at another gate, or if the key may not
-/// act for the owner.
+/// Stores a report on behalf of the owner of the call's task. If the report cannot be stored, logs a
+/// warning with the reason.
 async fn store(gateway: &Gateway, report: AttemptReport) {
     let (task, _) = report.attempt;
-    let row = match gateway.http.store.task(task).await {
-        Ok(Some(row)) => row,
-        Ok(None) => return,
+    match caller_for_report(gateway, task).await {
+        Ok(Some(caller)) => {
+            gateway
+                .report(caller, report.attempt, report.outcome, report.content)
+                .await;
+        }
+        Ok(None) => {}
         Err(error) => {
             tracing::warn!(%task, %error, "the outcome that a gateway reported was not stored");
-            return;
         }
-    };
-    let Ok(gate) = gateway.gate(None) else { return };
-    if row.tenant != gateway.key_caller.tenant || row.agent != gate.name {
-        return;
     }
-    let caller = if gateway.key_caller.user_id.is_same_person(&row.user_id) {
-        Ok(gateway.key_caller.clone())
-    } else {
-        gateway.caller_for_user(Some(row.user_id.as_bytes()), None)
+}
+
+/// Returns the caller on whose behalf a report about the call of `task` is stored: the owner of the
+/// task. `None` if there is no task and the gate has `record: held`: the gate may have only counted
+/// the call, and no report is due.
+///
+/// # Errors
+/// Fails if the task cannot be read or does not exist, if the call belongs to another tenant than
+/// the gateway's key, if it was proposed at another gate, or if the key may not act for the owner.
+/// The error is the reason.
+async fn caller_for_report(gateway: &Gateway, task: TaskId) -> Result<Option<Caller>, String> {
+    let gate = gateway.gate(None).map_err(|GrpcStatus(_, why)| why)?;
+    let row = gateway.http.store.task(task).await;
+    let Some(row) = row.map_err(|error| error.to_string())? else {
+        return if gate.gate.record == RecordedCalls::Held {
+            Ok(None)
+        } else {
+            Err("The task does not exist.".to_owned())
+        };
     };
-    let Ok(caller) = caller else { return };
-    gateway
-        .report(caller, report.attempt, report.outcome, report.content)
-        .await;
+    let own = &gateway.key_caller;
+    if row.tenant != own.tenant || row.agent != gate.name {
+        return Err("The call is not of this tenant and gate.".to_owned());
+    }
+    if own.user_id.is_same_person(&row.user_id) {
+        return Ok(Some(own.clone()));
+    }
+    let caller = gateway.caller_for_user(Some(row.user_id.as_bytes()), None);
+    caller.map(Some).map_err(|GrpcStatus(_, why)| why)
 }
 
 fn read(bytes: &[u8], body: u64) -> Result<CheckedMcpMessage, Malformed> {

@@ -1,6 +1,7 @@
 //! Tests of the outcomes that agentgateway reports with `CheckResponse`.
 
 use std::convert::Infallible;
+use std::path::Path;
 use std::time::Duration;
 
 use futures_util::stream::{self, StreamExt as _};
@@ -13,7 +14,9 @@ use super::ext_mcp::{
 };
 use super::*;
 use crate::api::approval_cycle::on_both;
+use crate::api::logs::{address, start};
 use crate::support::database::Database;
+use crate::support::http_client;
 use crate::support::test_app::On;
 
 const OPTIONAL: &str = "hold: 0s\n    report: optional\n    ext_authz: { user_header: x-user }";
@@ -317,4 +320,60 @@ async fn report_about_no_call_of_this_gateway_changes_nothing() {
         assert_eq!(results(&app, task).await, [], "{task}");
     }
     app.stop().await;
+}
+
+/// Returns the ids of the tasks in the log's warnings about reports that were not stored. Asserts
+/// that each warning has a reason.
+fn unstored(folder: &Path) -> Vec<String> {
+    let log = std::fs::read_to_string(folder.join("log")).unwrap();
+    let lines = log
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let warnings = lines
+        .filter(|line| line["message"] == "the outcome that a gateway reported was not stored");
+    let task = |line: Value| {
+        let reason = line["error"].as_str().unwrap_or_default();
+        assert!(!reason.is_empty(), "{line}");
+        line["task"].as_str().unwrap().to_owned()
+    };
+    warnings.map(task).collect()
+}
+
+/// At a gate with `record: held`, a call without a task may have been only counted. Its report is
+/// then not due, so it is no warning.
+#[tokio::test(flavor = "multi_thread")]
+async fn report_that_is_not_stored_is_a_warning_unless_its_call_may_have_been_counted() {
+    const MISSING: &str = "00000000-0000-7000-8000-000000000000";
+    for (record, is_due) in [("all", true), ("held", false)] {
+        let folder = tempfile::tempdir().unwrap();
+        let yaml = guardrails_yaml(&format!("record: {record}\n    {REQUIRED}"))
+            .replace("{model}", "http://127.0.0.1:9")
+            .replace("{tool}", "http://127.0.0.1:9");
+        let mut binary = start(folder.path(), &yaml);
+        let url = address(folder.path(), &mut binary).await;
+        let mut grpc = Grpc::at(&url).await;
+        let own = request(&mut grpc, LS).await.task();
+        let body = json!({"gate": "other", "tool": "Bash", "arguments": {"command": "ls"}});
+        let asked = http_client()
+            .post(format!("{url}/v1/gate/calls"))
+            .bearer_auth(gate::AGENT)
+            .json(&body);
+        let asked: Value = asked.send().await.unwrap().json().await.unwrap();
+        let foreign = asked["task_id"].as_str().unwrap().to_owned();
+        for task in ["", "nonsense", MISSING, &foreign] {
+            report(&mut grpc, task, DONE).await;
+        }
+        // This key may not speak for the owner of the call.
+        report_as(&mut grpc, gate::CAROLS_AGENT, &own, DONE).await;
+        let elsewhere = ("holdpoint-gate", "other");
+        send_report(&mut grpc, elsewhere, framed(&response(&own, DONE))).await;
+        let missing = is_due.then(|| MISSING.to_owned());
+        let expected: Vec<String> = missing
+            .into_iter()
+            .chain([foreign, own.clone(), own])
+            .collect();
+        let is_logged = async || unstored(folder.path()).len() >= expected.len();
+        crate::support::until("the warnings are logged", is_logged).await;
+        assert_eq!(unstored(folder.path()), expected, "{record}");
+    }
 }

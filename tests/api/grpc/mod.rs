@@ -59,7 +59,12 @@ struct Answered {
 
 impl Grpc {
     async fn to(app: &TestApp) -> Self {
-        let authority = app.url().strip_prefix("http://").unwrap().to_owned();
+        Self::at(&app.url()).await
+    }
+
+    /// Connects to the service at this URL.
+    async fn at(url: &str) -> Self {
+        let authority = url.strip_prefix("http://").unwrap().to_owned();
         let stream = TcpStream::connect(&authority).await.unwrap();
         let io = TokioIo::new(stream);
         let (sender, connection) = handshake(TokioExecutor::new(), io).await.unwrap();
