@@ -67,7 +67,7 @@ impl<'e> Driver<'e> {
             Either::Left((saved, _)) => saved?,
             Either::Right(((), save)) => save.await?,
         }
-        if self.engine.store.history_uncertain_until() > self.session.history_uncertain_until {
+        if self.engine.is_outdated(self.session) {
             tracing::warn!(task = %self.session.task_id(), "the history was lost before a call was sent; it was not sent");
             return self
                 .engine
@@ -267,7 +267,7 @@ impl<'e> Driver<'e> {
     /// `next_step` again. If the task's history has become uncertain by a restore or failover,
     /// fails as a stale commit does, because each commit of this session would be stale.
     pub(crate) async fn may_start(&mut self, calls: &[CallId]) -> Result<bool, Stop> {
-        if self.engine.store.history_uncertain_until() > self.session.history_uncertain_until {
+        if self.engine.is_outdated(self.session) {
             self.engine
                 .handle_failure(self.session, CommitError::Stale)
                 .await?;

@@ -36,11 +36,8 @@ impl Engine {
             // If another process recorded the restore, only new connections show it to the store.
             self.store
                 .learn_uncertain_until(session.history_uncertain_until);
-            // The store knows of a restore, but this journal was still read from the database as it
-            // was before the restore. Without a pause, the next commit would be stale at once.
-            let is_outdated =
-                self.store.history_uncertain_until() > session.history_uncertain_until;
-            if is_outdated && self.back_off().await.is_err() {
+            // Without a pause, the next commit would be stale at once.
+            if self.is_outdated(session) && self.back_off().await.is_err() {
                 return Stop::Lost;
             }
             if still_drives(self, session) {

@@ -86,9 +86,8 @@ impl Engine {
         error: CommitError,
     ) -> Result<(), Stop> {
         if let Some(reply) = session.reply.take() {
-            // The store knows of a restore, but this journal was still read from the database as it
-            // was before the restore. The command reads the journal again at once.
-            if self.store.history_uncertain_until() > session.history_uncertain_until {
+            // The command reads the journal again at once.
+            if self.is_outdated(session) {
                 self.back_off().await?;
             }
             let _ = reply.send(Err(error));
@@ -98,6 +97,12 @@ impl Engine {
             return self.back_off().await;
         }
         Err(self.resolve_conflict(session, error).await)
+    }
+
+    /// Whether the store knows of a restore since the session's journal was read, perhaps from a
+    /// former server. Each commit of the session would then be stale.
+    pub(in crate::engine) fn is_outdated(&self, session: &TaskSession) -> bool {
+        self.store.history_uncertain_until() > session.history_uncertain_until
     }
 
     /// Waits before a failed read is tried again.

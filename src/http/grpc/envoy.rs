@@ -143,8 +143,8 @@ fn protocol_revision(checked: &CheckedHttpRequest) -> Revision {
 
 /// Returns the JSON-RPC message in the body of a POST. A GET, HEAD, DELETE or OPTIONS request calls
 /// no tool, so its body is not read ([`JsonRpcMessage::Other`]). Refuses upgrades, other HTTP
-/// methods, bodies that came as text, truncated bodies, and bodies that the headers declare as
-/// anything but plain UTF-8.
+/// methods, texts of a body that may be altered, truncated bodies, and bodies that the headers
+/// declare as anything but plain UTF-8.
 fn read_call(checked: &CheckedHttpRequest) -> Result<JsonRpcMessage, RefusalReason> {
     let header = |name: &str| checked.headers.get(name);
     // Envoy asks about no message that is sent after an upgrade, for example over a WebSocket.

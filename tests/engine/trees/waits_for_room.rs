@@ -36,6 +36,15 @@ async fn waiting(fixture: StoreFixture, depth: usize) -> (EngineHarness, TaskId,
     (harness, root, leaf)
 }
 
+async fn assert_asks(harness: &EngineHarness, root: TaskId, task: TaskId) {
+    let asked = harness.asked_by_tree(root).await;
+    assert!(
+        asked.iter().any(|request| request.task_id == task),
+        "{}",
+        harness.description(root).await
+    );
+}
+
 #[apply(both)]
 async fn sub_agent_that_waits_for_room_while_its_root_is_paused_spends_no_max_duration(
     fixture: StoreFixture,
@@ -64,12 +73,7 @@ async fn sub_agent_that_waits_for_room_is_woken_when_a_task_of_its_tree_ends_unr
     drivers.pop().unwrap().await;
     assert_eq!(ended(&harness, unread).await, UNREAD);
     harness.drive_tree(&parts, root).await;
-    let asked = harness.asked_by_tree(root).await;
-    assert!(
-        asked.iter().any(|request| request.task_id == leaf),
-        "{}",
-        harness.description(root).await
-    );
+    assert_asks(&harness, root, leaf).await;
     harness.finish_tree(&parts, root, People::Guide).await;
     let ends = [
         harness.row(root).await.status,
@@ -93,12 +97,7 @@ async fn sub_agent_that_waits_for_room_is_woken_by_a_replica_that_cannot_read_it
     harness.answer_one(&old, &asked[0], People::Guide).await;
     harness.rename_type(leaf, newer, turn).await;
     harness.drive_tree(&parts, root).await;
-    let asked = harness.asked_by_tree(root).await;
-    assert!(
-        asked.iter().any(|request| request.task_id == leaf),
-        "{}",
-        harness.description(root).await
-    );
+    assert_asks(&harness, root, leaf).await;
     balanced(&harness, root).await;
 }
 
