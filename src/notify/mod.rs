@@ -22,13 +22,13 @@ mod message;
 mod outcome;
 mod ping;
 pub(crate) mod recipients;
+mod round_robin;
 mod schedule;
 mod send;
 pub mod settings;
 mod sign;
 mod slack;
 mod teams;
-mod turns;
 mod update_message;
 mod webhook;
 
@@ -47,8 +47,8 @@ pub use self::settings::Settings;
 
 use self::entry::Entry;
 use self::mail::Mailer;
+use self::round_robin::EntryRotation;
 use self::send::EntryState;
-use self::turns::EntryRotation;
 use crate::net::Net;
 use crate::people::directory::Directory;
 use crate::people::link::Links;

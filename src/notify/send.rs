@@ -1,13 +1,16 @@
 //! Claims due deliveries and makes the attempts. An attempt takes a slot of its entry and a slot of
 //! the process. While no slot of the process is free, each entry may still make one attempt with a
 //! slot of its own, its reserve. So slow receivers do not stop other entries. A delivery is claimed
-//! right before its attempt, with a lease that is long enough for one attempt.
+//! right before its attempt, with a lease that is long enough for one attempt. The attempts of a
+//! claim are made at the same time.
 
+use std::collections::BTreeMap;
 use std::slice::from_ref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::attempt_result::AttemptResult;
@@ -17,7 +20,7 @@ use super::message::SignableMessage;
 use super::schedule::{self, RetryContext};
 use super::{Sender, mail, observe, recipients, webhook};
 use crate::failpoint;
-use crate::store::{Attempt, ClaimedDelivery, NextState, ReadError, RequestRow};
+use crate::store::{Attempt, ClaimedDelivery, MessageEvent, NextState, ReadError, RequestRow};
 use crate::task::event_name::{REQUEST_CHANGES, REQUEST_EXPIRING, REQUEST_WAITING};
 use crate::task::id::RequestId;
 use crate::task::time::Time;
@@ -156,19 +159,15 @@ impl Sender {
         };
         let claimed_all = claimed.len() < slots.len();
         state.may_have_due.store(!claimed_all, Ordering::Relaxed);
-        let is_served = !claimed.is_empty();
-        if is_served {
-            failpoint::reach("deliver.claimed");
+        slots.truncate(claimed.len());
+        if claimed.is_empty() {
+            return false;
         }
-        for (claimed, slot) in claimed.into_iter().zip(slots) {
-            let (sender, state) = (Arc::clone(self), Arc::clone(state));
-            self.attempts.spawn(async move {
-                sender.deliver(&state, &claimed).await;
-                drop(slot);
-                sender.slot_freed.notify_one();
-            });
-        }
-        is_served
+        failpoint::reach("deliver.claimed");
+        let (sender, state) = (Arc::clone(self), Arc::clone(state));
+        self.attempts
+            .spawn(async move { sender.deliver_all(&state, &claimed, slots).await });
+        true
     }
 
     fn free_slot(&self, state: &EntryState) -> Option<SendSlot> {
@@ -210,22 +209,61 @@ impl Sender {
         Ok(claimed.into_iter().map(|one| vec![one]).collect())
     }
 
-    /// Makes one attempt to send the message of these deliveries, and records the attempt. For a
-    /// webhook, `claimed` has a single delivery, because a webhook does not gather.
-    async fn deliver(&self, state: &EntryState, claimed: &[ClaimedDelivery]) {
-        match &state.entry.channel {
-            Channel::Webhook(hook) => {
-                for claimed in claimed {
-                    self.deliver_event(state, hook, claimed).await;
-                }
+    /// Makes the attempts of one claim at the same time, each with one of `slots`.
+    async fn deliver_all(
+        &self,
+        state: &EntryState,
+        claimed: &[Vec<ClaimedDelivery>],
+        slots: Vec<SendSlot>,
+    ) {
+        let events = match &state.entry.channel {
+            Channel::Webhook(_) => {
+                let ids: Vec<_> = claimed.iter().flatten().map(|one| one.id).collect();
+                self.store.message_events(&ids).await
             }
-            Channel::Slack(slack) => match claimed {
-                [change] if REQUEST_CHANGES.contains(&change.kind.as_str()) => {
-                    self.deliver_update(state, slack, change).await;
-                }
-                message => self.deliver_digest(state, message).await,
-            },
-            Channel::Mail(_) | Channel::Teams(_) => self.deliver_digest(state, claimed).await,
+            Channel::Mail(_) | Channel::Slack(_) | Channel::Teams(_) => Ok(BTreeMap::new()),
+        };
+        let mut events = match events {
+            Ok(events) => events,
+            // No attempt is recorded. The deliveries are claimed again after their lease.
+            Err(error) => {
+                tracing::debug!(entry = state.entry.name, %error, "events could not be read");
+                drop(slots);
+                return self.slot_freed.notify_one();
+            }
+        };
+        let attempts = claimed.iter().zip(slots).map(|(claimed, slot)| {
+            let event = claimed.first().and_then(|first| events.remove(&first.id));
+            async move {
+                self.deliver(state, claimed, event).await;
+                drop(slot);
+                self.slot_freed.notify_one();
+            }
+        });
+        join_all(attempts).await;
+    }
+
+    /// Makes one attempt to send the message of these deliveries, and records the attempt. For a
+    /// webhook, `claimed` has a single delivery, because a webhook does not gather. `event` is the
+    /// event of this delivery; `None` if it no longer exists.
+    async fn deliver(
+        &self,
+        state: &EntryState,
+        claimed: &[ClaimedDelivery],
+        event: Option<Result<MessageEvent, ReadError>>,
+    ) {
+        match (&state.entry.channel, claimed) {
+            (Channel::Webhook(hook), [claimed]) => {
+                self.deliver_event(state, hook, claimed, event).await;
+            }
+            (Channel::Slack(slack), [change])
+                if REQUEST_CHANGES.contains(&change.kind.as_str()) =>
+            {
+                self.deliver_update(state, slack, change).await;
+            }
+            (Channel::Webhook(_) | Channel::Mail(_) | Channel::Slack(_) | Channel::Teams(_), _) => {
+                self.deliver_digest(state, claimed).await;
+            }
         }
     }
 
@@ -234,8 +272,9 @@ impl Sender {
         state: &EntryState,
         hook: &WebhookChannel,
         claimed: &ClaimedDelivery,
+        event: Option<Result<MessageEvent, ReadError>>,
     ) {
-        let prepared = match self.prepare_message(state, hook, claimed).await {
+        let prepared = match self.prepare_message(state, hook, claimed, event).await {
             Ok(prepared) => prepared,
             // No attempt is recorded. The delivery is claimed again after its lease.
             Err(ReadError::Unavailable) => return,
@@ -273,6 +312,7 @@ impl Sender {
         state: &EntryState,
         hook: &WebhookChannel,
         claimed: &ClaimedDelivery,
+        event: Option<Result<MessageEvent, ReadError>>,
     ) -> Result<PreparedMessage, ReadError> {
         let entry = &state.entry;
         // The delivery was made for a person, when the entry still sent mail. Each recipient of the
@@ -304,9 +344,7 @@ impl Sender {
         {
             return Ok(PreparedMessage::Unsent(NextState::Dropped, UNSELECTED));
         }
-        let (root, number) = (claimed.root, claimed.event_number);
-        let found = self.store.message_event(root, number, claimed.change);
-        let Some(event) = found.await? else {
+        let Some(event) = event.transpose()? else {
             return Ok(PreparedMessage::Unsent(NextState::Dead, "gone"));
         };
         let filter = &entry.event_filter;

@@ -13,7 +13,7 @@ use serde::Deserialize;
 
 pub(super) use self::chat::bearer;
 pub use self::chat::{Slack, Teams};
-pub use self::mail::{Mail, MailServer, Named, Recipients};
+pub use self::mail::{Mail, MailServer, NamedRecipients, Recipients};
 pub(super) use self::mail::{MailServerAddress, Security};
 pub(super) use self::webhook::parse_header;
 pub use self::webhook::{Payload, Webhook};

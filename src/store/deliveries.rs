@@ -1,10 +1,9 @@
-//! Claims due deliveries, records each attempt, and removes old deliveries that have ended. A
-//! delivery is a message to one entry of `notify.to`, about one event or as one reminder. If the
-//! entry sends to people, there is a delivery for each person. `delivery_list.rs` lists deliveries
-//! for admins.
+//! Claims due deliveries, and removes old deliveries that have ended. A delivery is a message to
+//! one entry of `notify.to`, about one event or as one reminder. If the entry sends to people, there
+//! is a delivery for each person. `attempts.rs` records the attempts. `delivery_list.rs` lists
+//! deliveries for admins.
 //!
-//! Invariant: a delivery has at most one unexpired lease. An attempt is recorded only if the row
-//! still has the lease under which the attempt was made. So two processes send a delivery at the
+//! Invariant: a delivery has at most one unexpired lease. So two processes send a delivery at the
 //! same time only if the first process is still sending when its lease expires.
 //!
 //! The column `lease_until` has two meanings. For a claimed delivery, it is the end of the lease,
@@ -72,52 +71,6 @@ record!(impl ClaimedDelivery {
     created_at
 });
 
-/// The result of one attempt to send a message.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Attempt {
-    /// The delivery's state after the attempt.
-    pub next: NextState,
-    /// The status of the HTTP answer; `None` if there was no answer.
-    pub http_status: Option<u16>,
-    /// The reason for the failure, a fixed text; empty after a success.
-    pub problem: &'static str,
-    /// The wait that the receiver asked for; `None` if it asked for none. Only a resend ends this
-    /// wait early.
-    pub retry_after: Option<Duration>,
-    /// How long the attempt took.
-    pub took: Duration,
-    /// The id that a chat service gave the message, by which the message can be changed later.
-    /// `None` keeps the stored id.
-    pub reference: Option<String>,
-}
-
-/// The state of a delivery after an attempt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NextState {
-    /// The receiver, mail server or chat service has accepted the message.
-    Sent,
-    /// The message is sent again after this pause.
-    Again(Duration),
-    /// The message is sent again after this wait, for which the receiver asked because too many
-    /// messages were sent.
-    Postponed(Duration),
-    /// The message was not accepted, and no further attempt is made.
-    Dead,
-    /// The message was not sent, because it no longer has a recipient.
-    Dropped,
-}
-
-impl NextState {
-    fn state(self) -> &'static str {
-        match self {
-            Self::Sent => "sent",
-            Self::Again(_) | Self::Postponed(_) => "due",
-            Self::Dead => "dead",
-            Self::Dropped => "dropped",
-        }
-    }
-}
-
 /// Expires the leases of all deliveries when a `SQLite` file is opened, because the process that
 /// took them has ended.
 pub(super) const EXPIRE_LEASES: Sql = sql!(
@@ -164,33 +117,12 @@ const CLAIM: Sql = sql!(
      )
      update delivery set lease_until = (select at from moment) + $4 where delivery_id in (select id from free)
      returning " (claimed_delivery)
-);
-
-/// Records one attempt to send deliveries that were claimed with one lease. Adds `$11` to the count
-/// of attempts: 0 if the deliveries were dropped unsent, otherwise 1. `$12` is 1 if the receiver
-/// has postponed the deliveries, otherwise 0. The lease ends. If the deliveries stay `due` and the
-/// receiver asked for a wait, `lease_until` becomes the end of this wait. In every other case,
-/// `lease_until` becomes null.
-///
-/// The `coalesce` around `state` makes the planner find the rows by their ids, not by the partial
-/// index on due deliveries.
-const RECORD: Sql = sql!(
-    "update delivery set state = $4, attempts = attempts + $11,
-        came_early = case when $12 = 1 then 1 else came_early end,
-        lease_until = case when $4 = 'due' then m.at + nullif($10, 0) end,
-        due_at = case when $4 = 'due' then m.at + $5 else due_at end,
-        ended_at = case when $4 <> 'due' then m.at end,
-        last_at = m.at, last_status = nullif($6, 0), last_problem = nullif($7, ''), last_milliseconds = $8,
-        reference = coalesce(nullif($9, ''), reference)
-       from (select " (now 1) " as at) m
-      where delivery_id " (any 2 uuid) " and lease_until = $3 and coalesce(state, '') = 'due'
-     returning delivery_id"
 )
 .by_key();
 
 /// Ends the lease of a delivery without an attempt. The delivery is due again after `$4`.
 ///
-/// The `coalesce` serves the same purpose as in `RECORD`.
+/// The `coalesce` serves the same purpose as in `attempts.rs`.
 const PUT_OFF: Sql = sql!(
     "update delivery set lease_until = null, due_at = " (now 1) " + $4
       where delivery_id = $2 and lease_until = $3 and coalesce(state, '') = 'due' returning target"
@@ -261,7 +193,6 @@ pub(super) const STATEMENTS: &[Sql] = &[
     EXPIRE_LEASES,
     DUE,
     CLAIM,
-    RECORD,
     PUT_OFF,
     HAS_WAITING,
     MAKE_WAITING_DUE,
@@ -296,41 +227,6 @@ impl Store {
         let mut claimed: Vec<ClaimedDelivery> = self.db().write(CLAIM, values).await?;
         claimed.sort_unstable_by_key(|claimed| claimed.id);
         Ok(claimed)
-    }
-
-    /// Records one attempt at deliveries that were claimed together, under the lease `lease_until`.
-    /// Returns the ids of the deliveries for which the attempt was recorded. Records nothing for a
-    /// delivery that has ended, or that another process has claimed since.
-    ///
-    /// # Errors
-    /// [`ReadError`] when the database does not answer.
-    pub async fn record_attempt(
-        &self,
-        ids: Vec<Uuid>,
-        lease_until: i64,
-        attempt: &Attempt,
-    ) -> Result<Vec<Uuid>, ReadError> {
-        // Dropping a delivery sends nothing, so it does not count as an attempt.
-        let (wait, counted) = match attempt.next {
-            NextState::Again(wait) | NextState::Postponed(wait) => (wait, 1_i64),
-            NextState::Sent | NextState::Dead => (Duration::ZERO, 1),
-            NextState::Dropped => (Duration::ZERO, 0),
-        };
-        let values = values![
-            Value::Now,
-            ids,
-            lease_until,
-            attempt.next.state(),
-            wait,
-            i64::from(attempt.http_status.unwrap_or(0)),
-            attempt.problem,
-            i64::try_from(attempt.took.as_millis()).unwrap_or(i64::MAX),
-            attempt.reference.clone().unwrap_or_default(),
-            attempt.retry_after.unwrap_or_default(),
-            counted,
-            i64::from(matches!(attempt.next, NextState::Postponed(_))),
-        ];
-        Ok(self.db().write(RECORD, values).await?)
     }
 
     /// Gives a claimed delivery back without an attempt. The delivery can be claimed again after

@@ -10,6 +10,8 @@
 //! the last number it has seen misses no event. The size of one read is limited in bytes, but the
 //! read may exceed this limit by its last item.
 
+use std::collections::BTreeMap;
+
 use uuid::Uuid;
 
 use super::db::{Sql, Value, sql, values};
@@ -88,30 +90,35 @@ const REQUEST_AFTER: Sql = sql!(
        join agent_task_item i on " (of_request) " and i.seq <= c.last
        join agent_task t on t.task_id = r.task_id
       order by i.seq"
-);
+)
+.by_key();
 
-/// Selects an event by its number, and the columns of the tree's root that a message shows. Selects
-/// nothing if the change `$3` did not write the event. `after` is the body of the last
+/// Selects the events of deliveries, and the columns of each tree's root that a message shows.
+/// Leaves out a delivery whose change did not write the event. `after` is the body of the last
 /// `task_status` item that the event's task has at the end of this change. This item has the task's
 /// status after the change.
-const MESSAGE_EVENT: Sql = sql!(
-    "with found (task_id, seq) as (
-        select task_id, seq from agent_task_item where task_id = $1 and seq = $2 and event_number = seq
+const MESSAGE_EVENTS: Sql = sql!(
+    "with told as materialized (
+        select delivery_id, root_task_id, change_id, event_number from delivery where delivery_id " (any 1 uuid) "
+     ), found as (
+        select d.delivery_id, d.root_task_id, i.event_number, i.task_id, i.seq, i.at, i.body, i.change_id
+          from told d join agent_task_item i on i.task_id = d.root_task_id and i.seq = d.event_number
+           and i.event_number = i.seq and i.change_id = d.change_id
          union all
-        select task_id, seq from agent_task_item where root_task_id = $1 and event_number = $2 and event_number <> seq
+        select d.delivery_id, d.root_task_id, i.event_number, i.task_id, i.seq, i.at, i.body, i.change_id
+          from told d join agent_task_item i on i.root_task_id = d.root_task_id and i.event_number = d.event_number
+           and i.event_number <> i.seq and i.change_id = d.change_id
      )
-     select i.event_number, i.task_id, i.seq, i.at, i.body, i.change_id, t.agent_path,
+     select f.delivery_id, f.event_number, f.task_id, f.seq, f.at, f.body, f.change_id, t.agent_path,
             (t.parent_task_id is null) as of_root,
             r.tenant, r.user_id, r.session_id, r.agent as root_agent, r.metadata,
             (select s.body from agent_task_item s
-              where s.task_id = i.task_id and s.type = 'task_status' and s.seq <= coalesce(
+              where s.task_id = f.task_id and s.type = 'task_status' and s.seq <= coalesce(
                     (select min(j.seq) - 1 from agent_task_item j
-                      where j.task_id = i.task_id and j.seq > i.seq and j.change_id <> i.change_id),
+                      where j.task_id = f.task_id and j.seq > f.seq and j.change_id <> f.change_id),
                     t.last_seq)
               order by s.seq desc limit 1) as after
-       from found f join agent_task_item i on i.task_id = f.task_id and i.seq = f.seq
-       join agent_task t on t.task_id = i.task_id join agent_task r on r.task_id = $1
-      where i.change_id = $3"
+       from found f join agent_task t on t.task_id = f.task_id join agent_task r on r.task_id = f.root_task_id"
 )
 .by_key();
 
@@ -139,7 +146,7 @@ pub(super) const STATEMENTS: &[Sql] = &[
     EVENTS_OF_ROOT,
     EVENTS_OF_SUBTREE,
     REQUEST_AFTER,
-    MESSAGE_EVENT,
+    MESSAGE_EVENTS,
     FIRST_OF_CHANGE,
     FIRST_OF_KEY,
 ];
@@ -250,6 +257,7 @@ record! {
 
 record! {
     struct MessageRecord {
+        delivery_id: Uuid,
         event: EventRecord => flatten,
         tenant: String,
         user_id: String,
@@ -357,28 +365,49 @@ impl Store {
         Ok((row, last))
     }
 
-    /// Reads an event of a tree for a message. Returns `None` if the tree no longer has the event,
-    /// or if another change than `change` wrote the event.
+    /// Reads the events of deliveries for their messages. Returns for each delivery the event, or
+    /// the error of an event that cannot be decoded. Leaves out a delivery whose tree no longer has
+    /// the event, or whose event another change than the delivery's wrote.
     ///
     /// # Errors
-    /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
-    pub async fn message_event(
+    /// [`ReadError::Unavailable`] when the database does not answer.
+    pub async fn message_events(
         &self,
-        root: TaskId,
-        number: i64,
-        change: ChangeId,
-    ) -> Result<Option<MessageEvent>, ReadError> {
-        let values = values![root, number, change];
-        let found: Option<MessageRecord> = self.db().one(MESSAGE_EVENT, values).await?;
-        let Some(found) = found else {
-            return Ok(None);
-        };
-        let task = TaskId(found.event.task_id);
-        let read = found.read();
-        if read.is_err() {
-            self.report_unreadable(task);
+        deliveries: &[Uuid],
+    ) -> Result<BTreeMap<Uuid, Result<MessageEvent, ReadError>>, ReadError> {
+        match self.message_events_of(deliveries.to_vec()).await {
+            Err(ReadError::Corrupt(_)) => {}
+            read => return read,
         }
-        read.map(Some)
+        // A value of one of the rows is damaged. Read alone, it hides no event of another delivery.
+        let mut events = BTreeMap::new();
+        for id in deliveries {
+            match self.message_events_of(vec![*id]).await {
+                Ok(read) => events.extend(read),
+                Err(ReadError::Unavailable) => return Err(ReadError::Unavailable),
+                Err(error) => {
+                    events.insert(*id, Err(error));
+                }
+            }
+        }
+        Ok(events)
+    }
+
+    async fn message_events_of(
+        &self,
+        deliveries: Vec<Uuid>,
+    ) -> Result<BTreeMap<Uuid, Result<MessageEvent, ReadError>>, ReadError> {
+        let values = values![deliveries];
+        let found: Vec<MessageRecord> = self.db().all(MESSAGE_EVENTS, values).await?;
+        let events = found.into_iter().map(|record| {
+            let (id, task) = (record.delivery_id, TaskId(record.event.task_id));
+            let read = record.read();
+            if read.is_err() {
+                self.report_unreadable(task);
+            }
+            (id, read)
+        });
+        Ok(events.collect())
     }
 
     /// Returns the number of the first event of the change that wrote an item; `None` if there is

@@ -293,7 +293,7 @@ async fn restore(db: &Db) -> Result<(), DbFailure> {
 impl Store {
     /// Whether this process knows that the database does not answer. Makes no query.
     #[must_use]
-    pub fn is_out(&self) -> bool {
+    pub fn is_known_unreachable(&self) -> bool {
         self.db().outage.is_ongoing()
     }
 

@@ -12,6 +12,7 @@
 #![warn(missing_docs)]
 
 mod asker_lock;
+mod attempts;
 mod change_rows;
 mod claim;
 mod claim_statement;
@@ -52,6 +53,7 @@ mod resend_keys;
 mod rows;
 mod sessions;
 mod settings;
+mod shared_queue;
 mod sql;
 mod sqlite;
 mod sqlite_open;
@@ -77,9 +79,10 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
+pub use self::attempts::{Attempt, NextState};
 pub use self::claim::{ClaimedTask, Drive, LONE_DRIVE_AFTER};
 pub use self::db::Sql;
-pub use self::deliveries::{Attempt, ClaimedDelivery, NextState};
+pub use self::deliveries::ClaimedDelivery;
 pub use self::delivery_list::{
     DeliveryChannel, DeliveryFilter, DeliveryRow, DeliveryState, LastAttempt, ResendFilter,
     message_id, reminder_id,
@@ -131,7 +134,9 @@ struct Inner {
     feed: Arc<Feed>,
     committer: Arc<Committer>,
     request_queue: request_reads::RequestQueue,
-    /// The background work: the writers, the relay, and the reads of requests.
+    attempt_queue: attempts::AttemptQueue,
+    /// The background work: the writers, the relay, the reads of requests, and the records of
+    /// attempts.
     tasks: TaskTracker,
     stop: CancellationToken,
     /// For tests: whether the relay (`relay.rs`) neither sends nor receives notifications.
@@ -235,6 +240,7 @@ impl Store {
                 feed,
                 committer,
                 request_queue: request_reads::RequestQueue::default(),
+                attempt_queue: attempts::AttemptQueue::default(),
                 tasks,
                 _stop_on_drop: stop.clone().drop_guard(),
                 stop,

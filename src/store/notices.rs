@@ -172,6 +172,9 @@ const CHANGE_EVENTS: Sql = sql!(
 
 /// Replaces notices by deliveries. Skips notices that another replica is replacing or has replaced.
 ///
+/// With `is true`, Postgres looks each notice up in a hash table. Without it, the condition would
+/// become a join, and the plan, which is made once, would compare each delivery with each notice.
+///
 /// The statement is for Postgres only, because `SQLite` has neither arrays nor data-modifying CTEs.
 /// On `SQLite`, a transaction of `DELETE_NOTICE` and `INSERT_DELIVERY` replaces the notices.
 const REPLACE: Sql = Sql::on_postgres(
@@ -187,15 +190,16 @@ with held as materialized (
             $11::uuid[], $12::text[], $13::text[], $14::bigint[])
         as d (delivery_id, notice_id, tenant, target, type, root_task_id, change_id, event_number,
             request_id, person, channel, due_at)
-      join held h on h.notice_id = d.notice_id
      cross join (select (extract(epoch from clock_timestamp()) * 1000000)::bigint + $1::bigint as at) m
+     where (d.notice_id in (select notice_id from held)) is true
     on conflict do nothing
     returning delivery_id
 ), deleted as (
     delete from notice n using held h where n.notice_id = h.notice_id
 )
-select delivery_id from inserted"
-);
+select delivery_id from inserted",
+)
+.by_key();
 
 const DELETE_NOTICE: &str = "delete from notice where notice_id = $1 returning notice_id";
 

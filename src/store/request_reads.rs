@@ -1,10 +1,8 @@
-//! Reads requests with the journals of their tasks. While a statement is in flight, further
-//! requests wait. The next statement reads the waiting requests together. So the number of
-//! statements per request falls under load.
+//! Reads requests with the journals of their tasks. Requests that are read at the same time share
+//! statements (see `shared_queue.rs`).
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::iter::{from_fn, repeat_n};
-use std::sync::{Arc, Weak};
+use std::collections::{BTreeMap, HashMap};
+use std::iter::repeat_n;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -14,15 +12,13 @@ use uuid::Uuid;
 use super::db::{DbFailure, Sql, Value, sql, values};
 use super::journal::{JournalHead, KeyedItem, journal};
 use super::record::record;
+use super::shared_queue::SharedQueue;
 use super::{ReadError, RequestRow, Store};
 use crate::task::change::Journal;
 use crate::task::id::RequestId;
 use crate::task::status::RequestStatus;
 use crate::task::time::Time;
-use crate::world::Locked;
 
-/// The maximum number of callers for whom one statement reads.
-const MAX_BATCH_CALLERS: usize = 64;
 /// The time after which a caller no longer waits for the shared statement, and reads its request
 /// alone. The shared statement may read another request's long journal.
 const MAX_WAIT: Duration = Duration::from_millis(100);
@@ -97,51 +93,15 @@ type Reply = oneshot::Sender<RequestRead>;
 type Batch = BTreeMap<RequestId, Vec<Reply>>;
 
 /// The requests that wait to be read.
-#[derive(Debug, Default)]
-pub(super) struct RequestQueue(Locked<Requests>);
+pub(super) type RequestQueue = SharedQueue<(RequestId, Reply)>;
 
-#[derive(Debug, Default)]
-struct Requests {
-    waiting: VecDeque<(RequestId, Reply)>,
-    /// Points to the token of the Tokio task that reads the requests. The token is dropped when
-    /// this Tokio task ends or is canceled. So as long as this pointer is valid, a Tokio task reads
-    /// the requests.
-    reader: Weak<()>,
-}
-
-impl RequestQueue {
-    /// Adds a request to the queue. Returns `None` if a Tokio task already reads the requests.
-    /// Otherwise returns a token. The caller must then start a Tokio task that reads the requests,
-    /// and that holds the token until it ends.
-    fn add(&self, id: RequestId, reply: Reply) -> Option<Arc<()>> {
-        let mut requests = self.0.lock();
-        requests.waiting.push_back((id, reply));
-        if requests.reader.strong_count() > 0 {
-            return None;
-        }
-        let reader = Arc::new(());
-        requests.reader = Arc::downgrade(&reader);
-        Some(reader)
+/// Takes the next batch from the queue. Leaves out requests for which no caller waits any longer.
+fn take(queue: &RequestQueue) -> Batch {
+    let mut batch = Batch::new();
+    for (id, reply) in queue.take(|(_, reply)| !reply.is_closed()) {
+        batch.entry(id).or_default().push(reply);
     }
-
-    /// Takes the next batch from the queue: the requests of at most `MAX_BATCH_CALLERS` callers.
-    /// Leaves out requests for which no caller waits any longer. If the batch is empty, the queue
-    /// is empty, and the calling Tokio task must end.
-    fn take(&self) -> Batch {
-        let mut requests = self.0.lock();
-        let mut batch = Batch::new();
-        let waiting = from_fn(|| requests.waiting.pop_front());
-        let waiting = waiting.filter(|(_, reply)| !reply.is_closed());
-        for (id, reply) in waiting.take(MAX_BATCH_CALLERS) {
-            batch.entry(id).or_default().push(reply);
-        }
-        if batch.is_empty() {
-            // The calling Tokio task reads no further request, but may still hold its token. The
-            // reset makes `add` start another Tokio task for the next request.
-            requests.reader = Weak::new();
-        }
-        batch
-    }
+    batch
 }
 
 impl Store {
@@ -152,7 +112,7 @@ impl Store {
     /// [`ReadError`] when the database does not answer, or the request itself cannot be decoded.
     pub async fn request_with_journal(&self, id: RequestId) -> Result<RequestRead, ReadError> {
         let (reply, result) = oneshot::channel();
-        if let Some(reader) = self.inner.request_queue.add(id, reply) {
+        if let Some(reader) = self.inner.request_queue.add((id, reply)) {
             let store = self.clone();
             self.inner.tasks.spawn(async move {
                 store.read_waiting().await;
@@ -168,7 +128,7 @@ impl Store {
     /// Reads the requests in the queue, batch after batch, until the queue is empty.
     async fn read_waiting(&self) {
         loop {
-            let batch = self.inner.request_queue.take();
+            let batch = take(&self.inner.request_queue);
             if batch.is_empty() {
                 return;
             }

@@ -5,10 +5,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::{
-    DEFINITION, NOW, READY, STORE_AGENT_VERSION, Sql, Store, asker_lock, change_rows, claim,
-    commit, commit_postgres, commit_single, commit_sqlite, credentials, damaged_task, deliveries,
-    delivery_list, events, gate_calls, gathered, grants, idempotency, identity, inbox, journal,
-    metric_counts, notices, open, open_list, relay, request_list, request_reads, requests,
+    DEFINITION, NOW, READY, STORE_AGENT_VERSION, Sql, Store, asker_lock, attempts, change_rows,
+    claim, commit, commit_postgres, commit_single, commit_sqlite, credentials, damaged_task,
+    deliveries, delivery_list, events, gate_calls, gathered, grants, idempotency, identity, inbox,
+    journal, metric_counts, notices, open, open_list, relay, request_list, request_reads, requests,
     resend_keys, sessions, task_list, tasks, tree, updatable_messages, upgrade, users,
 };
 
@@ -62,6 +62,7 @@ impl Store {
         let mut all = [
             own.as_slice(),
             asker_lock::STATEMENTS,
+            attempts::STATEMENTS,
             claim::STATEMENTS,
             credentials::STATEMENTS,
             metric_counts::STATEMENTS,

@@ -104,6 +104,19 @@ async fn lease_covers_one_message_so_a_slow_receiver_gets_none_twice(on: On) {
 }
 
 #[apply(on_both)]
+async fn messages_of_one_claim_are_sent_at_the_same_time(on: On) {
+    let fixture = NotifyFixture::start(on, BACKEND).await;
+    fixture.server.close();
+    // With the stopped clock, no attempt ends by its time limit.
+    fixture.clock.stop();
+    // One commit opens the request and pauses the task, so both messages are due together.
+    fixture.app.held().await;
+    fixture.server.reached(2).await;
+    fixture.server.open();
+    fixture.counted(&[("sent", 2), ("due", 0)]).await;
+}
+
+#[apply(on_both)]
 async fn two_replicas_send_each_message_once(on: On) {
     if on == On::Sqlite {
         return;

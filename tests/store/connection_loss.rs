@@ -374,7 +374,7 @@ async fn concurrent_readiness_checks_share_a_probe_and_are_no_outage() {
     line.delay(Duration::from_millis(10));
     let checks = futures_util::future::join_all((0..400).map(|_| store.ready())).await;
     assert!(checks.into_iter().all(|is_ready| is_ready));
-    assert!(!store.is_out());
+    assert!(!store.is_known_unreachable());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

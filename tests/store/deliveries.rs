@@ -1,7 +1,9 @@
 //! Tests deliveries. A process claims them by a lease and records their attempts under this lease.
 //! Deliveries can also be made due early, dropped, removed, listed and sent again.
 
+mod attempts;
 mod lists;
+mod message_events;
 mod resends;
 
 use std::time::Duration;

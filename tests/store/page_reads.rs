@@ -80,6 +80,21 @@ async fn claim_among_many_queued_tasks_reads_few_pages() {
 }
 
 #[tokio::test]
+async fn claim_of_deliveries_among_many_ended_and_waiting_ones_reads_few_pages() {
+    let fixture = StoreFixture::postgres().await;
+    let many = "insert into delivery (delivery_id, tenant, target, person, type, root_task_id, change_id, event_number, state,
+            due_at, attempts, created_at)
+        select gen_random_uuid(), 'acme', 'backend', '', 'task.paused', gen_random_uuid(), gen_random_uuid(), 1,
+            case n % 3 when 0 then 'due' else 'sent' end, case n % 6 when 0 then n else 9000000000000000 end, 0, n
+          from generate_series(1, 20000) n;
+        analyze";
+    fixture.execute(many).await;
+    let claim = statement_with("set lease_until = (select at from moment) + $4");
+    let pages = pages_read(&fixture, claim, "0, 'backend', 4, 20000000, '{}'").await;
+    assert!((5..100).contains(&pages), "{pages} pages");
+}
+
+#[tokio::test]
 async fn look_for_equal_calls_reads_few_pages_among_many_calls_of_others_and_its_own() {
     let fixture = StoreFixture::postgres().await;
     fixture.paused(finance(1)).await;

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use super::store_fixture::{StoreFixture, fresh, said};
 use crate::support::forwarder::Forwarder;
-use crate::support::until;
+use crate::support::{eventually, until};
 
 /// A time limit that no step of these tests reaches if the code works.
 const LONG: Duration = Duration::from_mins(1);
@@ -221,6 +221,22 @@ async fn connection_that_went_silent_is_replaced_while_it_is_still_open() {
     arrives(&fixture.store, &mut listener, &text(root, "after")).await;
     let closed = timeout(LONG, other.close()).await;
     closed.expect("the store does not wait for the silent connection");
+}
+
+/// The connection may still lead to the server that was in use before the promotion.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn relay_connection_opened_before_a_known_promotion_is_replaced() {
+    let fixture = StoreFixture::postgres().await;
+    // The query leaves out the advisory lock that a starting process holds for the migrations.
+    let holder =
+        "select pid::bigint from pg_locks where locktype = 'advisory' and mode = 'ExclusiveLock'
+        and (classid::bigint << 32 | objid::bigint) <> 7161402375501337
+        and database = (select oid from pg_database where datname = current_database())";
+    let relay = async || fixture.numbers(holder).await.unwrap().first().copied();
+    let old = eventually("the relay holds its lock", async || relay().await).await;
+    fixture.store.learn_uncertain_until(Some(Time(1)));
+    let is_replaced = async || relay().await.is_some_and(|pid| pid != old);
+    until("the relay has another connection", is_replaced).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

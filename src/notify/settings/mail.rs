@@ -135,14 +135,14 @@ pub enum Recipients {
     #[default]
     Approvers,
     /// Only the people whom the entry names.
-    Named(Named),
+    Named(NamedRecipients),
 }
 
 /// The people whom an entry names: the members of these groups, and these users.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[schemars(rename = "MailRecipients")]
-pub struct Named {
+pub struct NamedRecipients {
     /// The names of groups whose members get the mails.
     pub groups: Vec<String>,
     /// The ids of users who get the mails.
@@ -169,7 +169,7 @@ impl<'de> Deserialize<'de> for Recipients {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Recipients, A::Error> {
-                Named::deserialize(MapAccessDeserializer::new(map)).map(Recipients::Named)
+                NamedRecipients::deserialize(MapAccessDeserializer::new(map)).map(Recipients::Named)
             }
         }
         deserializer.deserialize_any(WordOrMap)
@@ -182,7 +182,7 @@ impl JsonSchema for Recipients {
     }
 
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        let map = generator.subschema_for::<Named>();
+        let map = generator.subschema_for::<NamedRecipients>();
         json_schema!({"anyOf": [{"const": APPROVERS}, map]})
     }
 }

@@ -1,16 +1,19 @@
 //! Tests of the queue of requests that wait to be read.
 
+use std::sync::Arc;
+
 use super::*;
 
-/// Adds a request with this number as its id. Returns the result of [`RequestQueue::add`], and the
+/// Adds a request with this number as its id. Returns the result of [`SharedQueue::add`], and the
 /// receiver of the reply.
 fn add(queue: &RequestQueue, number: u128) -> (Option<Arc<()>>, oneshot::Receiver<RequestRead>) {
     let (reply, result) = oneshot::channel();
-    (queue.add(RequestId(Uuid::from_u128(number)), reply), result)
+    let id = RequestId(Uuid::from_u128(number));
+    (queue.add((id, reply)), result)
 }
 
 fn taken(queue: &RequestQueue) -> Vec<u128> {
-    let batch = queue.take();
+    let batch = take(queue);
     batch.keys().map(|id| id.0.as_u128()).collect()
 }
 
@@ -32,7 +35,7 @@ fn requests_that_come_during_a_statement_are_read_by_the_next_in_order() {
 fn request_that_several_callers_read_is_once_in_a_batch() {
     let queue = RequestQueue::default();
     let _callers = [1, 2, 1, 3, 1].map(|number| add(&queue, number));
-    let batch = queue.take().into_iter();
+    let batch = take(&queue).into_iter();
     let counts: Vec<_> = batch
         .map(|(id, callers)| (id.0.as_u128(), callers.len()))
         .collect();

@@ -10,7 +10,7 @@ use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
 use super::evidence::{Event, Row, Stored};
-use super::{DEAD, ENTRIES, PEOPLE};
+use super::{DEAD, ENTRIES, MAILS, PEOPLE};
 use crate::chaos::hooks::Arrival;
 use crate::notify::{NEW, OLD};
 use crate::support::fake_mail_server::Mail;
@@ -263,9 +263,11 @@ fn every_question_was_mailed(
     }
 }
 
-/// Returns the deliveries whose mail arrived. All deliveries to a person whose last attempts were
-/// recorded in the same transaction belong to one mail. [`message_id`] computes the mail's id from
-/// the ids of these deliveries. The mail lists the questions of these deliveries, but at most 20.
+/// Returns the deliveries whose mail arrived. Each delivery of `by-mail` has a mail of its own. All
+/// deliveries of `gathered` to a person whose last attempts were recorded in the same transaction
+/// belong to one mail, because only one mail to a person is sent at a time. [`message_id`] computes
+/// the mail's id from the ids of these deliveries. The mail lists the questions of these
+/// deliveries, but at most 20.
 fn mailed(evidence: &Evidence) -> BTreeSet<&str> {
     let stored = &evidence.stored;
     let records = stored.audit.iter().filter(|line| line.what == "recorded");
@@ -279,8 +281,10 @@ fn mailed(evidence: &Evidence) -> BTreeSet<&str> {
         .filter(|row| row.is_mail() && row.state == "sent")
     {
         let id = row.delivery_id.as_str();
+        let is_alone = row.target == MAILS[0];
+        let mail = if is_alone { id } else { last[id] };
         mails
-            .entry((last[id], &row.person))
+            .entry((mail, &row.person))
             .or_default()
             .insert(id, row);
     }

@@ -1,0 +1,141 @@
+//! Tests attempts that end at the same time, and share statements when they are recorded.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use holdpoint::store::{ClaimedDelivery, DeliveryFilter, DeliveryState, NextState};
+use macro_rules_attribute::apply;
+
+use super::super::notices::want;
+use super::super::store_fixture::{StoreFixture, both, finance};
+use super::{HOUR, LEASE, SECOND, attempt, claim, listed, record, spread};
+use crate::support::until;
+
+/// Makes 16 due deliveries to `backend`, and claims them.
+async fn claimed(fixture: &StoreFixture) -> Vec<ClaimedDelivery> {
+    want(fixture, &["request.created"]);
+    for _ in 0..8 {
+        fixture.paused(finance(1)).await;
+    }
+    spread(fixture, "backend").await;
+    let claimed = claim(fixture, 100).await;
+    assert_eq!(claimed.len(), 16);
+    claimed
+}
+
+#[apply(both)]
+async fn attempts_that_end_at_once_share_commits_and_each_has_its_own_result(
+    fixture: StoreFixture,
+) {
+    let claimed = claimed(&fixture).await;
+    let expected = [
+        (NextState::Sent, DeliveryState::Sent, 1, 200),
+        (NextState::Again(HOUR), DeliveryState::Due, 1, 500),
+        (NextState::Postponed(2 * HOUR), DeliveryState::Due, 1, 500),
+        (NextState::Dead, DeliveryState::Dead, 1, 500),
+        (NextState::Dropped, DeliveryState::Dropped, 0, 500),
+    ];
+    let ended = || claimed.iter().zip(expected.iter().cycle());
+    let records = ended().map(|(one, (next, ..))| record(&fixture, one, *next));
+    assert_eq!(join_all(records).await, [true; 16]);
+    let rows = listed(&fixture, DeliveryFilter::default()).await;
+    for (one, (next, state, attempts, status)) in ended() {
+        let row = rows.iter().find(|row| row.id == one.id).unwrap();
+        let last = row.last.as_ref().unwrap();
+        assert_eq!(
+            (row.state, row.attempts, last.http_status),
+            (*state, *attempts, Some(*status)),
+            "{next:?}"
+        );
+        match next {
+            NextState::Again(wait) | NextState::Postponed(wait) => {
+                assert_eq!(row.due_at.since(last.at), *wait);
+            }
+            NextState::Sent | NextState::Dead | NextState::Dropped => {
+                assert_eq!(row.ended_at, Some(last.at));
+            }
+        }
+    }
+    if fixture.is_postgres() {
+        let commits = "select count(distinct xmin::text) from delivery";
+        assert!(fixture.number(commits).await < 8);
+    }
+}
+
+#[apply(both)]
+async fn attempt_that_cannot_be_recorded_makes_no_other_fail(fixture: StoreFixture) {
+    let claimed = claimed(&fixture).await;
+    let refused = claimed[5].id;
+    let condition = format!("new.delivery_id = {}", fixture.literal(refused));
+    let refuse = if fixture.is_postgres() {
+        format!(
+            "create function refuse() returns trigger language plpgsql as $$
+             begin
+                raise exception 'refused';
+             end $$;
+             create trigger refuse before update on delivery for each row
+                when ({condition}) execute function refuse()"
+        )
+    } else {
+        format!(
+            "create trigger refuse before update on delivery when {condition}
+             begin
+                select raise(abort, 'refused');
+             end"
+        )
+    };
+    fixture.database().execute(&refuse).await;
+    let sent = attempt(NextState::Sent);
+    let records = claimed.iter().map(|one| {
+        let store = &fixture.store;
+        store.record_attempt(vec![one.id], one.lease_until, &sent)
+    });
+    for (one, recorded) in claimed.iter().zip(join_all(records).await) {
+        let is_recorded = recorded.is_ok_and(|ids| ids == [one.id]);
+        assert_eq!(is_recorded, one.id != refused);
+    }
+}
+
+#[apply(both)]
+async fn attempt_of_a_lost_lease_is_not_recorded_with_that_of_the_present_one(
+    fixture: StoreFixture,
+) {
+    let lost = claimed(&fixture).await;
+    fixture.forward(LEASE + SECOND);
+    let present = claim(&fixture, 100).await;
+    let both = lost.iter().zip(&present);
+    let all = both.flat_map(|(lost, present)| [lost, present]);
+    let records = all.map(|one| record(&fixture, one, NextState::Sent));
+    let recorded = join_all(records).await;
+    assert_eq!(recorded, [false, true].repeat(16));
+}
+
+/// A trigger keeps the statement waiting for a minute.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn store_closes_while_attempts_are_being_recorded() {
+    let fixture = StoreFixture::postgres().await;
+    let claimed = claimed(&fixture).await;
+    let wait = "create function wait() returns trigger language plpgsql as $$
+         begin
+            perform pg_sleep(60);
+            return new;
+         end $$;
+         create trigger wait before update on delivery for each row execute function wait()";
+    fixture.database().execute(wait).await;
+    let sent = attempt(NextState::Sent);
+    let store = &fixture.store;
+    let record = store.record_attempt(vec![claimed[0].id], claimed[0].lease_until, &sent);
+    let close = async {
+        let waiting = "select count(*) from pg_stat_activity
+            where datname = current_database() and wait_event = 'PgSleep'";
+        until("the attempt is being recorded", async || {
+            fixture.number(waiting).await > 0
+        })
+        .await;
+        store.close().await;
+    };
+    let closed = async { tokio::join!(record, close) };
+    let closed = tokio::time::timeout(Duration::from_secs(30), closed).await;
+    let (recorded, ()) = closed.expect("the store closes");
+    assert!(recorded.is_err());
+}
