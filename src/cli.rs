@@ -341,7 +341,12 @@ fn init(file: &Path) -> Result<u8, CommandFailure> {
         .write(true)
         .create_new(true)
         .open(file);
-    match written.and_then(|mut open| open.write_all(SMALLEST.as_bytes())) {
+    let written = written.and_then(|mut open| {
+        let written = open.write_all(SMALLEST.as_bytes());
+        // After a full disk, a part of the file would keep the next `init` from writing it.
+        written.inspect_err(|_| drop(std::fs::remove_file(file)))
+    });
+    match written {
         Ok(()) => {
             let name = file.display();
             Ok(print(&format!(
@@ -382,13 +387,14 @@ fn health(common: &CommonOptions, environment: &Environment) -> Result<u8, Comma
 
 /// Returns `address` with loopback instead of the unspecified IP, so that this machine can connect
 /// to a service that listens there.
-fn reachable(address: SocketAddr) -> SocketAddr {
-    let ip = match address.ip() {
-        IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
-        IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
-        ip @ (IpAddr::V4(_) | IpAddr::V6(_)) => ip,
-    };
-    SocketAddr::new(ip, address.port())
+fn reachable(mut address: SocketAddr) -> SocketAddr {
+    if address.ip().is_unspecified() {
+        address.set_ip(match address {
+            SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::LOCALHOST),
+            SocketAddr::V6(_) => IpAddr::V6(Ipv6Addr::LOCALHOST),
+        });
+    }
+    address
 }
 
 fn readyz_status(address: SocketAddr) -> std::io::Result<u16> {

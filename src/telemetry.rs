@@ -220,7 +220,7 @@ impl Instruments {
             .with_label_values(&[env!("CARGO_PKG_VERSION")])
             .set(1);
         let streams = IntGauge::new("holdpoint_event_streams", "Event streams that are open.")?;
-        let waiting = IntGauge::new("holdpoint_gate_waiting", "Clients that wait at gates.")?;
+        let waiting = IntGauge::new("holdpoint_gate_waiting", "HTTP requests waiting at gates.")?;
         let batch = HistogramOpts::new(
             "holdpoint_commit_batch_size",
             "Changes that were committed together.",

@@ -122,6 +122,46 @@ fn image_runs_as_an_unprivileged_user_below_an_init_and_reports_its_health() {
     assert!(last.contains("\nENTRYPOINT [\"tini\", \"-s\", \"--\", \"holdpoint\"]\n"));
 }
 
+/// The image is built from the files that `.dockerignore` names, without those of tests and
+/// benchmarks. Cargo refuses a manifest with a target that has neither a path nor a file.
+#[test]
+fn manifest_has_a_path_for_every_target_that_the_image_leaves_out() {
+    let manifest = read("Cargo.toml");
+    let targets: Vec<&str> = manifest.split("\n[[").skip(1).collect();
+    assert_eq!(targets.len(), 2, "the tests and a benchmark");
+    for target in targets {
+        let table = target.split("\n[").next().unwrap_or_default();
+        assert!(table.contains("\npath = "), "[[{table}");
+    }
+}
+
+#[test]
+fn kubernetes_examples_name_the_image_of_this_version() {
+    let page = read("docs/deployment.md");
+    let images: Vec<&str> = page
+        .lines()
+        .filter_map(|line| line.split_once("image: registry.example.com/holdpoint:"))
+        .filter_map(|(_, rest)| rest.split_whitespace().next())
+        .collect();
+    assert_eq!(images, [env!("CARGO_PKG_VERSION"); 2]);
+}
+
+/// Without `--wait`, the next command of the page would come before the service listens. Without
+/// `--locked`, `cargo install` would take other versions of the dependencies than the tests.
+#[test]
+fn documented_commands_wait_for_the_service_and_install_the_tested_dependencies() {
+    let deployment = read("docs/deployment.md");
+    assert!(deployment.contains("\ndocker compose up --build --wait "));
+    for page in ["README.md", "examples/refunds/README.md"] {
+        let text = read(page);
+        let commands: Vec<&str> = text.split("`cargo install ").skip(1).collect();
+        assert!(!commands.is_empty(), "{page}");
+        for command in commands {
+            assert!(command.starts_with("--locked "), "{page}: {command}");
+        }
+    }
+}
+
 #[test]
 fn systemd_unit_gives_the_service_no_rights_and_lets_running_calls_end() {
     let unit = read("packaging/holdpoint.service");

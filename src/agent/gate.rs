@@ -24,6 +24,7 @@ pub struct Gate {
     /// The names of the tools that callers may propose to call. A glob names tools of MCP servers.
     pub tools: Vec<String>,
     /// The callers who may use the gate. Default: every caller.
+    #[schemars(with = "OpenTo")]
     pub open_to: Option<OpenTo>,
     /// The treatment of a call whose tool the gate does not list. `deny`: the call is invalid.
     /// `judge`: the rules decide. A rule with `decide: allow` matches such a tool only by a glob,
@@ -177,6 +178,16 @@ impl Default for ExtAuthz {
             session_header: None,
             pass_others: true,
         }
+    }
+}
+
+impl ExtAuthz {
+    /// Returns whether a setting names this header of the checked request.
+    #[must_use]
+    pub fn reads_header(&self, name: &str) -> bool {
+        let read = [&self.user_header, &self.groups_header, &self.session_header];
+        let mut read = read.into_iter().flatten();
+        read.any(|header| header.eq_ignore_ascii_case(name))
     }
 }
 

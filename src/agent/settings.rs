@@ -30,6 +30,7 @@ pub struct Settings {
     /// name.
     pub sub_agents: Vec<SubAgent>,
     /// The callers who may use the agent. Default: every caller.
+    #[schemars(with = "OpenTo")]
     pub open_to: Option<OpenTo>,
     /// The limits of the agent's tasks.
     pub limits: Limits,

@@ -138,6 +138,8 @@ fn health_asks_the_configured_address() {
         ("0.0.0.0:80", "127.0.0.1:80"),
         ("[::]:80", "[::1]:80"),
         ("10.0.0.1:80", "10.0.0.1:80"),
+        // A link-local address needs its scope, the number of a network interface.
+        ("[fe80::1%2]:80", "[fe80::1%2]:80"),
     ] {
         assert_eq!(reachable(from.parse().unwrap()).to_string(), to);
     }

@@ -46,3 +46,31 @@ fn check_below(node: &mut Node, steps: &[&str], place: &mut Vec<String>, mistake
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::LIMITS;
+    use crate::config::schema::{resolved, schema};
+
+    #[test]
+    fn schema_refuses_null_for_each_key_that_limits_something() {
+        let schema = schema();
+        for limit in LIMITS {
+            let mut key = &schema;
+            for step in limit {
+                let map = resolved(key, &schema);
+                key = match *step {
+                    "*" => map.get("items").unwrap_or(&map["additionalProperties"]),
+                    name => &map["properties"][name],
+                };
+            }
+            assert!(key.is_object(), "the schema lacks {limit:?}");
+            let mut alone = key.clone();
+            alone["$defs"] = schema["$defs"].clone();
+            let validator = jsonschema::validator_for(&alone).unwrap();
+            assert!(!validator.is_valid(&Value::Null), "{limit:?}");
+        }
+    }
+}

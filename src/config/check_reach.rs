@@ -13,7 +13,7 @@ use super::check_people::{approvers_of, are_approvers_unreadable, has_broken, qu
 use super::tree::Node;
 use crate::notify::entry::user_as_caller;
 use crate::notify::recipients::recipients_include;
-use crate::notify::settings::{EntrySettings, Named, Recipients};
+use crate::notify::settings::{EntrySettings, NamedRecipients, Recipients};
 use crate::people::Caller;
 use crate::people::authorization::may_decide;
 use crate::people::directory::Directory;
@@ -112,7 +112,7 @@ impl<'c> Reach<'c> {
     /// because an earlier check reports it.
     fn check_selection(&self, entry: &EntrySettings, place: &[&str], mistakes: &mut Mistakes) {
         let decisive = self.decisive_terms();
-        let named = Named {
+        let named = NamedRecipients {
             groups: entry.groups.clone(),
             users: entry.users.clone(),
         };
@@ -319,7 +319,7 @@ impl<'c> Reach<'c> {
     fn has_decider_with_key(
         &self,
         entry: &EntrySettings,
-        named: &Named,
+        named: &NamedRecipients,
         terms: &QuestionTerms<'_>,
     ) -> bool {
         let Some(directory) = &self.directory else {
@@ -440,7 +440,7 @@ fn are_rules_unreadable(root: &Node) -> bool {
 }
 
 /// Returns a copy of the entry with the `groups` and `users` of `people`.
-fn limited_to(entry: &EntrySettings, people: Named) -> EntrySettings {
+fn limited_to(entry: &EntrySettings, people: NamedRecipients) -> EntrySettings {
     EntrySettings {
         groups: people.groups,
         users: people.users,
@@ -454,15 +454,15 @@ fn names_nobody(to: &Recipients) -> bool {
 }
 
 /// Splits the recipients into single names. Each result has the list in which the name stands
-/// (`groups` or `users`), the index of the name in this list, and a `Named` with this name alone.
-fn single_names(named: &Named) -> Vec<(&'static str, usize, Named)> {
+/// (`groups` or `users`), the index of the name in it, and `NamedRecipients` with this name alone.
+fn single_names(named: &NamedRecipients) -> Vec<(&'static str, usize, NamedRecipients)> {
     let of_group = |(index, group): (usize, &String)| {
         let (groups, users) = (vec![group.clone()], Vec::new());
-        ("groups", index, Named { groups, users })
+        ("groups", index, NamedRecipients { groups, users })
     };
     let of_user = |(index, user): (usize, &String)| {
         let (groups, users) = (Vec::new(), vec![user.clone()]);
-        ("users", index, Named { groups, users })
+        ("users", index, NamedRecipients { groups, users })
     };
     let groups = named.groups.iter().enumerate().map(of_group);
     let users = named.users.iter().enumerate().map(of_user);

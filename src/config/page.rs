@@ -19,9 +19,11 @@ except in a file with `gates`; every other key has a default. `holdpoint check` 
 - `${NAME}` in a string is replaced by the environment variable, `${NAME:-text}` by the text if there is none, and
   `${file:/path}` by the content of the file. `$${` is a literal `${`. A `${…}` may hold braces in pairs, but
   no other `${…}`.
-- An environment variable with two underscores overrides a key: `HOLDPOINT_SERVER__LISTEN=0.0.0.0:8080`. Two for
-  the same key are a mistake. A flag (`--listen`, `--database-url`) overrides the environment. A relative path from a
-  variable or a flag, except in `${file:…}`, is relative to the working directory.
+- An environment variable with two underscores overrides a key: `HOLDPOINT_SERVER__LISTEN=0.0.0.0:8080`. Its value is
+  read as YAML: a text with brackets at its beginning or with ` #` inside needs quotes of its own, as in
+  `HOLDPOINT_SERVER__LISTEN='\"[::]:8080\"'`. Two for the same key are a mistake. A flag (`--listen`, `--database-url`)
+  overrides the environment, and is no YAML. A relative path from a variable or a flag, except in `${file:…}`, is relative
+  to the working directory.
 - A duration is one number and one unit: `500ms`, `30s`, `10m`, `24h`, `7d`. A size is `64KiB` or `1MiB`.
 - Names of models, tools, agents, gates and credentials are 1 to 64 of `A-Z a-z 0-9 _ -`.
 

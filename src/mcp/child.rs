@@ -95,6 +95,16 @@ pub(super) struct Pending {
     shared: Arc<Shared>,
 }
 
+/// Says how much of a message may have been sent, if [`Child::write`] did not complete the message.
+#[derive(Debug)]
+pub(super) enum WriteFailure {
+    /// Nothing was written, because `may_send` returned false, the child had ended, or the writes
+    /// of other messages did not end in time.
+    NotSent,
+    /// The child may have received a part of the message, or the whole message.
+    MaybeSent,
+}
+
 impl Child {
     /// Starts a child under a guard. `changes` counts the times when the child's tools may have
     /// changed. `log` redacts the lines of the child's standard error before they are logged.
@@ -188,25 +198,21 @@ impl Child {
     /// an incomplete line. A write whose future is dropped does the same.
     ///
     /// # Errors
-    /// Fails if the message was not written completely:
-    ///
-    /// - `false`: nothing was written, because `may_send` returned false, the child had ended, or
-    ///   the writes of other messages did not end before `until`.
-    /// - `true`: the child may have received a part of the message, or the whole message.
+    /// Fails if the message was not written completely.
     pub(super) async fn write(
         &self,
         message: &str,
         until: Instant,
         may_send: impl FnOnce() -> bool,
-    ) -> Result<(), bool> {
+    ) -> Result<(), WriteFailure> {
         let Ok(mut input) = timeout_at(until, self.input.lock()).await else {
-            return Err(false);
+            return Err(WriteFailure::NotSent);
         };
         if self.has_ended() || input.is_none() || !may_send() {
-            return Err(false);
+            return Err(WriteFailure::NotSent);
         }
         let Some(mut pipe) = input.take() else {
-            return Err(false);
+            return Err(WriteFailure::NotSent);
         };
         let closing = &self.shared.closing;
         let unfinished = closing.clone().drop_guard();
@@ -220,7 +226,7 @@ impl Child {
             () = closing.cancelled() => None,
         };
         if !matches!(wrote, Some(Ok(()))) {
-            return Err(true);
+            return Err(WriteFailure::MaybeSent);
         }
         unfinished.disarm();
         *input = Some(pipe);

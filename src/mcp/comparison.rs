@@ -19,15 +19,17 @@ use crate::tool::catalog::definition_digest;
 use crate::tool::headers::headers_digest;
 use crate::world::Locked;
 
-/// The maximum age of a successful comparison for [`Need::Judge`] and [`Need::Start`].
+/// The maximum age of a successful comparison for [`ComparisonReason::Judge`] and
+/// [`ComparisonReason::Start`].
 const FRESH_FOR: Duration = Duration::from_mins(1);
-/// The time after a failed comparison in which [`Need::Judge`] requires no new comparison.
+/// The time after a failed comparison in which [`ComparisonReason::Judge`] requires no new
+/// comparison.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(10);
 const MAX_TASKS: usize = 1024;
 
 /// The reason for a comparison, which decides how old the comparison may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Need {
+pub(crate) enum ComparisonReason {
     /// A call is judged for the first time, or shown in a reconcile request. The driver ignores a
     /// failure of this comparison, because a call starts only after a recent comparison has
     /// succeeded.
@@ -154,23 +156,23 @@ impl ToolComparison {
         self.state.lock().changed.get(tool).cloned()
     }
 
-    /// Returns whether `need` requires a call of [`Self::compare`]. While a check of the server's
+    /// Returns whether `reason` requires a call of [`Self::compare`]. While a check of the server's
     /// child process is pending, a call that is about to start requires it, because the next child
     /// may have other tools. A question to people does not wait for the check.
-    pub(super) fn is_stale(&self, need: Need, client: &Client) -> bool {
+    pub(super) fn is_stale(&self, reason: ComparisonReason, client: &Client) -> bool {
         let state = self.state.lock();
         let is_checked = client.checks().is_some_and(|checks| !checks.is_empty());
-        let fresh = need != Need::StartNow
+        let fresh = reason != ComparisonReason::StartNow
             && !is_checked
             && state.compared_at.is_some_and(|at| at.elapsed() < FRESH_FOR)
             && state.notifications == *client.list_changes().borrow();
         let failed = state.failed.as_ref();
         let has_failed = failed.is_some_and(|(_, at, _)| at.elapsed() < PAUSE_AFTER_FAILURE);
-        let paused = need == Need::Judge && (is_checked || has_failed);
+        let paused = reason == ComparisonReason::Judge && (is_checked || has_failed);
         !fresh && !paused
     }
 
-    /// Compares the server's tools with `locked`, unless the last comparison suffices for `need`.
+    /// Compares the server's tools with `locked`, unless the last comparison suffices for `reason`.
     /// First waits for the pending checks of the server's child process. Here the wait takes no
     /// time from a call, which is sent only within a limit after its start is committed.
     ///
@@ -178,7 +180,7 @@ impl ToolComparison {
     /// Fails if the server's tools cannot be listed. The error is the reason.
     pub(super) async fn compare(
         &self,
-        need: Need,
+        reason: ComparisonReason,
         server: &str,
         client: &Client,
         locked: &LockedServer,
@@ -192,7 +194,7 @@ impl ToolComparison {
         if let Some(shared) = self.result_since(requested_at) {
             return shared;
         }
-        if !self.is_stale(need, client) {
+        if !self.is_stale(reason, client) {
             return Ok(());
         }
         let notifications = *client.list_changes().borrow();

@@ -49,6 +49,7 @@ pub struct Settings {
     pub timeout: Duration,
     /// The server's tools that this configuration uses, by names and globs. Default: all tools that
     /// the lock file has.
+    #[schemars(with = "Vec<String>")]
     pub tools: Option<Vec<String>>,
     /// The prefix of the tools' names in this configuration. Default: the server's name and `_`.
     pub prefix: Option<String>,

@@ -17,6 +17,7 @@ use tokio_util::task::TaskTracker;
 
 use self::session::{Session, late_answer, unwritten_reason};
 use super::child::Child;
+use super::child::WriteFailure::{MaybeSent, NotSent};
 use super::client::{LIST_TIMED_OUT, LIST_TIMEOUT, McpCall, McpOutcome, ToolListing};
 use super::content::outcome;
 use super::listing::Pages;
@@ -224,15 +225,15 @@ impl Stdio {
             };
             match session.child.write(&text, until, may_send).await {
                 Ok(()) => {}
-                Err(true) => {
+                Err(MaybeSent) => {
                     self.check(session, Some(&id));
                     return McpOutcome::Unknown(ANSWER_LOST.to_owned());
                 }
-                Err(false) if refused => return McpOutcome::NotSent(NOT_PERMITTED.to_owned()),
-                Err(false) if restarted || Instant::now() >= until => {
+                Err(NotSent) if refused => return McpOutcome::NotSent(NOT_PERMITTED.to_owned()),
+                Err(NotSent) if restarted || Instant::now() >= until => {
                     return McpOutcome::NotSent(unwritten_reason(until));
                 }
-                Err(false) => {
+                Err(NotSent) => {
                     restarted = true;
                     continue;
                 }

@@ -130,25 +130,24 @@ impl Streamable {
     /// the requests of the attempt from 0. Request 0 is sent only if `call.permit` holds right
     /// before its first byte. A later request is sent without this check, because request 0 has
     /// already sent the call. `within` is one time limit for both parts: beginning a conversation
-    /// if none is kept, and the exchange.
+    /// if none is kept, and the exchange. If the permit is decided during the exchange, the rest of
+    /// `within` begins at the decision.
     pub(super) async fn call(
         &self,
         call: &McpCall<'_>,
         resume: Option<&Resume>,
-        mut within: Duration,
+        within: Duration,
         request_index: u32,
     ) -> McpOutcome {
-        let mut renewed = BTreeSet::new();
+        let (mut until, mut renewed) = (Instant::now() + within, BTreeSet::new());
         loop {
-            let began = Instant::now();
-            let context = tokio::time::timeout(within, self.context(&call.headers)).await;
+            let context = timeout_at(until, self.context(&call.headers)).await;
             let context = match context.unwrap_or_else(|_| Err(net::NO_ANSWER_IN_TIME.to_owned())) {
                 Ok(context) => context,
                 Err(why) => return McpOutcome::NotSent(why),
             };
-            within = within.saturating_sub(began.elapsed());
-            let began = Instant::now();
-            let sent = self.send(&context, call, resume, within, request_index);
+            let remaining = until.saturating_duration_since(Instant::now());
+            let sent = self.send(&context, call, resume, remaining, request_index);
             let reply = match sent.await {
                 Ok(reply) => reply,
                 Err(failure) => {
@@ -165,15 +164,14 @@ impl Streamable {
             // The call is sent again only if the server certainly did not execute it. A status 400
             // does not prove this. An answer with the request's id proves this only if the answer
             // is a refusal (`RpcAnswer::is_refusal`).
-            let until = began + within;
             let renewal = self.renew(&call.headers, &context, status, until).await;
             let was_read =
                 reply.has_request_id && !reply.answer.as_ref().is_some_and(RpcAnswer::is_refusal);
             let is_unexecuted = !was_read && status != StatusCode::BAD_REQUEST;
             if is_unexecuted && renewal.is_some_and(|renewal| renewed.insert(renewal)) {
-                let decided = call.permit.decided().await;
-                let began = decided.map_or(began, |decided| decided.max(began));
-                within = within.saturating_sub(began.elapsed());
+                if let Some(decided) = call.permit.decided().await {
+                    until = until.max(decided + remaining);
+                }
                 continue;
             }
             let tokens = self.token_redactor(context.token.as_ref());

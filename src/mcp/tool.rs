@@ -1,6 +1,6 @@
 //! Performs the calls of tools of MCP servers. Invariant: before a call is sent, a comparison must
 //! have found the tool's definition unchanged since the review, or a person must have seen the
-//! change and approved the call. `Need` says how recent the comparison must be.
+//! change and approved the call. `ComparisonReason` says how recent the comparison must be.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use sha2::{Digest as _, Sha256};
 use tokio::sync::Semaphore;
 
 use super::client::{Client, McpCall, McpOutcome, ToolListing};
-use super::comparison::{Comparisons, Need};
+use super::comparison::{ComparisonReason, Comparisons};
 use super::lock::{Lock, LockedServer};
 use super::settings::{OnChange, Settings, Transport};
 use super::wire::Revision;
@@ -209,7 +209,7 @@ impl Tool for McpTool {
             return true;
         }
         let comparison = server.comparisons.last_used_by(None);
-        comparison.is_none_or(|last| last.is_stale(self.need(start), &server.client))
+        comparison.is_none_or(|last| last.is_stale(self.comparison_reason(start), &server.client))
     }
 
     async fn prepare(
@@ -223,7 +223,8 @@ impl Tool for McpTool {
         let owner = server.comparison_owner(task);
         let comparison = server.comparisons.for_headers(owner, &headers);
         let (client, locked) = (&server.client, &server.locked);
-        let compared = comparison.compare(self.need(start), &server.name, client, locked, &headers);
+        let reason = self.comparison_reason(start);
+        let compared = comparison.compare(reason, &server.name, client, locked, &headers);
         let compared = compared.await;
         // During the comparison, `comparisons` may have dropped the record of this task to make
         // room for other tasks. Without a record, `definition_change` would find no change. A
@@ -243,14 +244,17 @@ impl Tool for McpTool {
 }
 
 impl McpTool {
-    /// Returns how recent the comparison of the tool with its reviewed definition must be. A call
-    /// that starts because of a person's decision needs a new comparison ([`Need::StartNow`]). A
-    /// call that must not be repeated also needs a new comparison before it starts.
-    fn need(&self, start: Option<StartReason>) -> Need {
+    /// Returns the reason for a comparison of the tool with its reviewed definition, which decides
+    /// how recent the comparison must be. A call that starts because of a person's decision needs a
+    /// new comparison ([`ComparisonReason::StartNow`]). A call that must not be repeated also needs
+    /// a new comparison before it starts.
+    fn comparison_reason(&self, start: Option<StartReason>) -> ComparisonReason {
         match start {
-            None => Need::Judge,
-            Some(StartReason::Allowed) if self.spec.effect.is_repeatable() => Need::Start,
-            Some(StartReason::Allowed | StartReason::Approved) => Need::StartNow,
+            None => ComparisonReason::Judge,
+            Some(StartReason::Allowed) if self.spec.effect.is_repeatable() => {
+                ComparisonReason::Start
+            }
+            Some(StartReason::Allowed | StartReason::Approved) => ComparisonReason::StartNow,
         }
     }
 

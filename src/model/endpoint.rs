@@ -3,6 +3,7 @@
 //! rejected. A reset voids the pieces that a failed attempt has emitted. Every wait is bounded. No
 //! error contains a URL.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -58,6 +59,36 @@ fn refused_part<P: Protocol>(status: u16, body: &str, error_text: &str) -> Optio
         Some(RefusedPart::EarlierThinking)
     } else {
         (is_invalid && mentions_streaming(error_text)).then_some(RefusedPart::PossiblyStreaming)
+    }
+}
+
+/// Returns the outcome of an attempt whose response has a success status. If the response holds an
+/// error that blames the request, and the error is about the earlier thinking, the error counts as
+/// a refusal of this thinking.
+fn with_refused_thinking<P: Protocol>(outcome: AttemptOutcome) -> AttemptOutcome {
+    match outcome {
+        // Only a text that quotes the endpoint is owned.
+        AttemptOutcome::Failed(Cow::Owned(why)) if P::is_about_thinking(&why) => {
+            AttemptOutcome::RetrySimpler(why.into(), RefusedPart::EarlierThinking)
+        }
+        outcome @ (AttemptOutcome::Answered(_)
+        | AttemptOutcome::Retry(..)
+        | AttemptOutcome::RetrySimpler(..)
+        | AttemptOutcome::Failed(_)) => outcome,
+    }
+}
+
+/// Returns the problem of an answer after the latest refusal of earlier thinking. Some endpoints
+/// refuse the request without thinking only because it has none, so the first refusal is shown
+/// before the last. A first refusal that was cut is shown alone, because a cut text is recognized
+/// only by a `…` at its end.
+fn join_refusals(first: &str, last: Cow<'static, str>) -> Cow<'static, str> {
+    if first == last {
+        last
+    } else if first.ends_with('…') {
+        first.to_owned().into()
+    } else {
+        format!("{first}; without the earlier reasoning, {last}").into()
     }
 }
 
@@ -185,7 +216,7 @@ impl<P: Protocol> Endpoint<P> {
         let (attempt, reason) = if response.status().is_success() {
             let attempt = self.read(response, emitter).await;
             let reason = attempt.loggable_reason();
-            (attempt, reason)
+            (with_refused_thinking::<P>(attempt), reason)
         } else {
             (self.read_refusal(status, response).await, None)
         };
@@ -280,8 +311,9 @@ impl<P: Protocol> ModelClient for Endpoint<P> {
                 AttemptOutcome::Failed(why) => return Err(self.error(&why, attempts, attempt_end)),
                 AttemptOutcome::RetrySimpler(why, refused) => {
                     let why = match refused {
-                        // Some endpoints refuse the second request because it has no thinking.
-                        RefusedPart::EarlierThinking => first_refusal.get_or_insert(why).clone(),
+                        RefusedPart::EarlierThinking => {
+                            join_refusals(first_refusal.get_or_insert_with(|| why.clone()), why)
+                        }
                         RefusedPart::StreamParameter | RefusedPart::PossiblyStreaming => why,
                     };
                     form = form.without(refused);

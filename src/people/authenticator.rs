@@ -6,6 +6,8 @@
 //! request that has these headers with any other key, or with a session, is refused. A request with
 //! an unknown `Holdpoint-…` header is refused, too.
 
+use std::collections::HashSet;
+
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
 
@@ -253,7 +255,7 @@ fn bad_header(detail: &str) -> AuthError {
 }
 
 fn parse_groups(text: &str) -> Result<Vec<String>, AuthError> {
-    let mut groups: Vec<String> = Vec::new();
+    let (mut groups, mut known) = (Vec::new(), HashSet::new());
     for group in text
         .split(',')
         .map(|group| group.trim_matches([' ', '\t']))
@@ -264,7 +266,7 @@ fn parse_groups(text: &str) -> Result<Vec<String>, AuthError> {
                 "`Holdpoint-Groups` must be names of 1 to 128 visible characters, separated by commas.",
             ));
         }
-        if !groups.iter().any(|other| other == group) {
+        if known.insert(group) {
             groups.push(group.to_owned());
         }
     }

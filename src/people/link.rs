@@ -60,7 +60,7 @@ pub enum LinkRight {
 }
 
 fn moment_schema(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({"type": ["string", "null"], "format": "date-time", "default": null})
+    json_schema!({"type": "string", "format": "date-time"})
 }
 
 fn optional_moment<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Time>, D::Error> {

@@ -17,7 +17,7 @@ use cel::parser::{ParseErrors, PrattParser};
 use regex::RegexBuilder;
 
 pub(super) use self::expression::{
-    Arithmetic, Comparison, ExprNode, Function, Literal, Loop, Pattern, Variable, Yields,
+    Arithmetic, Comparison, ExprNode, Function, Literal, Loop, LoopResult, Pattern, Variable,
 };
 
 pub(super) const MAX_SOURCE_BYTES: usize = 1024;
@@ -349,11 +349,11 @@ impl TreeReader {
         self.local = Some(expanded.iter_var.clone());
         let body = self.body(&expanded.loop_step, depth + 1);
         self.local = None;
-        let (filter, yields) = body?;
+        let (filter, result) = body?;
         Ok(ExprNode::Loop(Box::new(Loop {
             over,
             filter,
-            yields,
+            result,
         })))
     }
 
@@ -361,25 +361,27 @@ impl TreeReader {
         &mut self,
         step: &IdedExpr,
         depth: usize,
-    ) -> Result<(Option<ExprNode>, Yields), ExpressionError> {
+    ) -> Result<(Option<ExprNode>, LoopResult), ExpressionError> {
         let Expr::Call(step) = &step.expr else {
             return Err(ExpressionError::Unreadable);
         };
         match (step.func_name.as_str(), step.args.as_slice()) {
-            (operators::LOGICAL_AND, [_, test]) => Ok((None, Yields::All(self.read(test, depth)?))),
+            (operators::LOGICAL_AND, [_, test]) => {
+                Ok((None, LoopResult::All(self.read(test, depth)?)))
+            }
             (operators::LOGICAL_OR, [_, test]) => {
-                Ok((None, Yields::Exists(self.read(test, depth)?)))
+                Ok((None, LoopResult::Exists(self.read(test, depth)?)))
             }
             (operators::CONDITIONAL, [test, then, _]) => {
                 let test = self.read(test, depth)?;
                 match appended(then)? {
-                    Some(item) => Ok((Some(test), Yields::List(self.read(item, depth)?))),
-                    None => Ok((None, Yields::ExistsOne(test))),
+                    Some(item) => Ok((Some(test), LoopResult::List(self.read(item, depth)?))),
+                    None => Ok((None, LoopResult::ExistsOne(test))),
                 }
             }
             (operators::ADD, [_, item]) => {
                 let item = single(item).ok_or(ExpressionError::Unreadable)?;
-                Ok((None, Yields::List(self.read(item, depth)?)))
+                Ok((None, LoopResult::List(self.read(item, depth)?)))
             }
             _ => Err(ExpressionError::Unreadable),
         }

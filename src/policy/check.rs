@@ -10,7 +10,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::cel::{Arithmetic, Comparison, ExprNode, Function, Literal, Loop, Variable, Yields};
+use super::cel::{Arithmetic, Comparison, ExprNode, Function, Literal, Loop, LoopResult, Variable};
 use super::shape::{Member, Shape};
 
 /// The findings of the type check of one expression against the arguments of one tool.
@@ -311,12 +311,12 @@ impl TypeChecker<'_> {
         if let Some(filter) = &each.filter {
             self.expect(filter, &Shape::Bool);
         }
-        match &each.yields {
-            Yields::All(test) | Yields::Exists(test) | Yields::ExistsOne(test) => {
+        match &each.result {
+            LoopResult::All(test) | LoopResult::Exists(test) | LoopResult::ExistsOne(test) => {
                 self.expect(test, &Shape::Bool);
                 Shape::Bool
             }
-            Yields::List(item) => Shape::List(Box::new(self.shape(item))),
+            LoopResult::List(item) => Shape::List(Box::new(self.shape(item))),
         }
     }
 }

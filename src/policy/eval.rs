@@ -8,10 +8,10 @@ use std::rc::Rc;
 
 use super::JudgementInput;
 use super::cel::{
-    Arithmetic, Comparison, ExprNode, Function, Literal, Loop, Pattern, Variable, Yields,
+    Arithmetic, Comparison, ExprNode, Function, Literal, Loop, LoopResult, Pattern, Variable,
 };
 use super::shape::Shape;
-use super::value::Val;
+use super::value::ExprValue;
 use crate::task::user::UserIds;
 
 /// The reason why an expression has no value. The message may quote a name from the rule's
@@ -75,13 +75,13 @@ pub(super) struct Scope<'a> {
 static FREE_SHAPE: Shape = Shape::Free;
 
 /// Evaluates a condition. A value that is not boolean is a fault.
-pub(super) fn test<'a>(node: &'a ExprNode, scope: &Scope<'a>) -> Result<bool, Fault> {
+pub(super) fn evaluate_condition<'a>(node: &'a ExprNode, scope: &Scope<'a>) -> Result<bool, Fault> {
     let value = Evaluator {
         scope: *scope,
         local: None,
     }
     .value(node)?;
-    if let Val::Bool(truth) = value {
+    if let ExprValue::Bool(truth) = value {
         Ok(truth)
     } else {
         Err(Fault::NotBoolean)
@@ -92,11 +92,11 @@ struct Evaluator<'a> {
     scope: Scope<'a>,
     /// The value of the loop variable; `None` before the first loop. Loops do not nest, so there is
     /// never a second loop variable.
-    local: Option<Val<'a>>,
+    local: Option<ExprValue<'a>>,
 }
 
 impl<'a> Evaluator<'a> {
-    fn value(&mut self, node: &'a ExprNode) -> Result<Val<'a>, Fault> {
+    fn value(&mut self, node: &'a ExprNode) -> Result<ExprValue<'a>, Fault> {
         self.scope.budget.spend(1)?;
         match node {
             ExprNode::Literal(literal) => Ok(constant(literal)),
@@ -104,22 +104,22 @@ impl<'a> Evaluator<'a> {
             ExprNode::Local(_) => self.local.clone().ok_or(Fault::Refused),
             ExprNode::List(items) => {
                 let items: Result<Vec<_>, _> = items.iter().map(|item| self.value(item)).collect();
-                Ok(Val::List(Rc::new(items?)))
+                Ok(ExprValue::List(Rc::new(items?)))
             }
             ExprNode::Entries(entries) => {
                 let entries: Result<Vec<_>, _> = entries
                     .iter()
                     .map(|(key, value)| Ok((self.value(key)?, self.value(value)?)))
                     .collect();
-                Ok(Val::Entries(Rc::new(entries?)))
+                Ok(ExprValue::Entries(Rc::new(entries?)))
             }
             ExprNode::Select(of, name) => self
                 .value(of)?
                 .member(name)?
                 .ok_or_else(|| Fault::Missing(name.clone())),
-            ExprNode::Has(of, name) => Ok(Val::Bool(self.value(of)?.member(name)?.is_some())),
+            ExprNode::Has(of, name) => Ok(ExprValue::Bool(self.value(of)?.member(name)?.is_some())),
             ExprNode::Index(of, at) => self.index(of, at),
-            ExprNode::Not(of) => Ok(Val::Bool(!self.truth(of)?)),
+            ExprNode::Not(of) => Ok(ExprValue::Bool(!self.truth(of)?)),
             ExprNode::Negate(of) => negate(&self.value(of)?),
             ExprNode::All(parts) => self.eval_logical(parts, false),
             ExprNode::Any(parts) => self.eval_logical(parts, true),
@@ -148,30 +148,34 @@ impl<'a> Evaluator<'a> {
         operator: Comparison,
         left: &'a ExprNode,
         right: &'a ExprNode,
-    ) -> Result<Val<'a>, Fault> {
+    ) -> Result<ExprValue<'a>, Fault> {
         let (left, right) = self.pair(left, right)?;
-        compare(operator, &left, &right, self.scope.budget).map(Val::Bool)
+        compare(operator, &left, &right, self.scope.budget).map(ExprValue::Bool)
     }
 
-    fn eval_matches(&mut self, text: &'a ExprNode, pattern: &'a Pattern) -> Result<Val<'a>, Fault> {
+    fn eval_matches(
+        &mut self,
+        text: &'a ExprNode,
+        pattern: &'a Pattern,
+    ) -> Result<ExprValue<'a>, Fault> {
         let folds_ids = is_user_id(text) && self.scope.input.user.ids() == UserIds::Folded;
         let pattern = pattern
             .folded
             .as_ref()
             .filter(|_| folds_ids)
             .unwrap_or(&pattern.plain);
-        let Val::Text(text) = self.value(text)? else {
+        let ExprValue::Text(text) = self.value(text)? else {
             return Err(Fault::Type);
         };
         self.scope.budget.spend(text.len())?;
-        Ok(Val::Bool(pattern.is_match(&text)))
+        Ok(ExprValue::Bool(pattern.is_match(&text)))
     }
 
     fn eval_call(
         &mut self,
         function: Function,
         arguments: &'a [ExprNode],
-    ) -> Result<Val<'a>, Fault> {
+    ) -> Result<ExprValue<'a>, Fault> {
         let searches = matches!(
             function,
             Function::Contains | Function::StartsWith | Function::EndsWith
@@ -197,7 +201,7 @@ impl<'a> Evaluator<'a> {
         &mut self,
         one: &'a ExprNode,
         other: &'a ExprNode,
-    ) -> Result<(Val<'a>, Val<'a>), Fault> {
+    ) -> Result<(ExprValue<'a>, ExprValue<'a>), Fault> {
         let folds_ids = is_user_id(one) || is_user_id(other);
         let (one, other) = (self.value(one)?, self.value(other)?);
         if folds_ids {
@@ -207,12 +211,12 @@ impl<'a> Evaluator<'a> {
         }
     }
 
-    fn with_user_keys(&self, value: Val<'a>) -> Result<Val<'a>, Fault> {
+    fn with_user_keys(&self, value: ExprValue<'a>) -> Result<ExprValue<'a>, Fault> {
         value.with_user_keys(self.scope.input.user.ids(), self.scope.budget)
     }
 
     fn truth(&mut self, node: &'a ExprNode) -> Result<bool, Fault> {
-        if let Val::Bool(truth) = self.value(node)? {
+        if let ExprValue::Bool(truth) = self.value(node)? {
             Ok(truth)
         } else {
             Err(Fault::Type)
@@ -221,41 +225,45 @@ impl<'a> Evaluator<'a> {
 
     /// Evaluates `&&` (`decisive` is false) or `||` (`decisive` is true). Evaluates the parts from
     /// left to right, up to the first part that equals `decisive` or faults.
-    fn eval_logical(&mut self, parts: &'a [ExprNode], decisive: bool) -> Result<Val<'a>, Fault> {
+    fn eval_logical(
+        &mut self,
+        parts: &'a [ExprNode],
+        decisive: bool,
+    ) -> Result<ExprValue<'a>, Fault> {
         for part in parts {
             if self.truth(part)? == decisive {
-                return Ok(Val::Bool(decisive));
+                return Ok(ExprValue::Bool(decisive));
             }
         }
-        Ok(Val::Bool(!decisive))
+        Ok(ExprValue::Bool(!decisive))
     }
 
-    fn variable(&self, variable: Variable) -> Result<Val<'a>, Fault> {
+    fn variable(&self, variable: Variable) -> Result<ExprValue<'a>, Fault> {
         let Scope {
             input, path, shape, ..
         } = self.scope;
         Ok(match variable {
-            Variable::Args => Val::from_json(input.args, shape)?,
+            Variable::Args => ExprValue::from_json(input.args, shape)?,
             Variable::ToolName => text(&input.tool.name),
             Variable::ToolEffect => text(input.tool.effect.as_str()),
             Variable::AgentName => text(path.last().ok_or(Fault::Refused)?),
-            Variable::AgentPath => Val::Names(path),
+            Variable::AgentPath => ExprValue::Names(path),
             Variable::UserId => text(input.user.as_str()),
             Variable::UserTenant => text(input.tenant),
-            Variable::UserGroups => Val::Names(input.groups),
+            Variable::UserGroups => ExprValue::Names(input.groups),
             Variable::TaskId => text(input.task_id),
-            Variable::TaskMetadata => Val::from_json(input.metadata, &FREE_SHAPE)?,
+            Variable::TaskMetadata => ExprValue::from_json(input.metadata, &FREE_SHAPE)?,
             Variable::Session => text(input.session),
         })
     }
 
-    fn index(&mut self, of: &'a ExprNode, at: &'a ExprNode) -> Result<Val<'a>, Fault> {
+    fn index(&mut self, of: &'a ExprNode, at: &'a ExprNode) -> Result<ExprValue<'a>, Fault> {
         let (of, at) = self.pair(of, at)?;
         match (&of, &at) {
-            (Val::Object(_, Shape::Free) | Val::Entries(_), Val::Text(name)) => {
+            (ExprValue::Object(_, Shape::Free) | ExprValue::Entries(_), ExprValue::Text(name)) => {
                 of.member(name)?.ok_or(Fault::Index)
             }
-            (Val::Entries(entries), key) => {
+            (ExprValue::Entries(entries), key) => {
                 for (other, value) in entries.iter() {
                     if other.equals(key, self.scope.budget)? {
                         return Ok(value.clone());
@@ -263,12 +271,14 @@ impl<'a> Evaluator<'a> {
                 }
                 Err(Fault::Index)
             }
-            (list, Val::Int(at)) => list.list_item(usize::try_from(*at).map_err(|_| Fault::Index)?),
+            (list, ExprValue::Int(at)) => {
+                list.list_item(usize::try_from(*at).map_err(|_| Fault::Index)?)
+            }
             _ => Err(Fault::Type),
         }
     }
 
-    fn eval_loop(&mut self, each: &'a Loop) -> Result<Val<'a>, Fault> {
+    fn eval_loop(&mut self, each: &'a Loop) -> Result<ExprValue<'a>, Fault> {
         let over = self.value(&each.over)?;
         let mut list = Vec::new();
         let mut found = 0_usize;
@@ -279,26 +289,26 @@ impl<'a> Evaluator<'a> {
             {
                 continue;
             }
-            match &each.yields {
-                Yields::All(test) => {
+            match &each.result {
+                LoopResult::All(test) => {
                     if !self.truth(test)? {
-                        return Ok(Val::Bool(false));
+                        return Ok(ExprValue::Bool(false));
                     }
                 }
-                Yields::Exists(test) => {
+                LoopResult::Exists(test) => {
                     if self.truth(test)? {
-                        return Ok(Val::Bool(true));
+                        return Ok(ExprValue::Bool(true));
                     }
                 }
-                Yields::ExistsOne(test) => found += usize::from(self.truth(test)?),
-                Yields::List(item) => list.push(self.value(item)?),
+                LoopResult::ExistsOne(test) => found += usize::from(self.truth(test)?),
+                LoopResult::List(item) => list.push(self.value(item)?),
             }
         }
-        Ok(match each.yields {
-            Yields::All(_) => Val::Bool(true),
-            Yields::Exists(_) => Val::Bool(false),
-            Yields::ExistsOne(_) => Val::Bool(found == 1),
-            Yields::List(_) => Val::List(Rc::new(list)),
+        Ok(match each.result {
+            LoopResult::All(_) => ExprValue::Bool(true),
+            LoopResult::Exists(_) => ExprValue::Bool(false),
+            LoopResult::ExistsOne(_) => ExprValue::Bool(found == 1),
+            LoopResult::List(_) => ExprValue::List(Rc::new(list)),
         })
     }
 }
@@ -307,22 +317,24 @@ fn is_user_id(node: &ExprNode) -> bool {
     matches!(node, ExprNode::Variable(Variable::UserId))
 }
 
-fn text(value: &str) -> Val<'_> {
-    Val::Text(Cow::Borrowed(value))
+fn text(value: &str) -> ExprValue<'_> {
+    ExprValue::Text(Cow::Borrowed(value))
 }
 
-fn constant(literal: &Literal) -> Val<'_> {
+fn constant(literal: &Literal) -> ExprValue<'_> {
     match literal {
-        Literal::Null => Val::Null,
-        Literal::Bool(value) => Val::Bool(*value),
-        Literal::Int(value) => Val::Int(*value),
-        Literal::Double(value) => Val::Double(*value),
+        Literal::Null => ExprValue::Null,
+        Literal::Bool(value) => ExprValue::Bool(*value),
+        Literal::Int(value) => ExprValue::Int(*value),
+        Literal::Double(value) => ExprValue::Double(*value),
         Literal::Text(value) => text(value),
     }
 }
 
-fn contains(of: &Val<'_>, item: &Val<'_>, budget: &StepBudget) -> Result<bool, Fault> {
-    if let (Val::Object(_, Shape::Free) | Val::Entries(_), Val::Text(name)) = (of, item) {
+fn contains(of: &ExprValue<'_>, item: &ExprValue<'_>, budget: &StepBudget) -> Result<bool, Fault> {
+    if let (ExprValue::Object(_, Shape::Free) | ExprValue::Entries(_), ExprValue::Text(name)) =
+        (of, item)
+    {
         return Ok(of.member(name)?.is_some());
     }
     let mut found = false;
@@ -334,8 +346,8 @@ fn contains(of: &Val<'_>, item: &Val<'_>, budget: &StepBudget) -> Result<bool, F
 
 fn compare(
     operator: Comparison,
-    left: &Val<'_>,
-    right: &Val<'_>,
+    left: &ExprValue<'_>,
+    right: &ExprValue<'_>,
     budget: &StepBudget,
 ) -> Result<bool, Fault> {
     Ok(match operator {
@@ -349,33 +361,33 @@ fn compare(
     })
 }
 
-fn negate<'a>(of: &Val<'a>) -> Result<Val<'a>, Fault> {
-    if let Val::Double(value) = of {
-        return Ok(Val::Double(-value));
+fn negate<'a>(of: &ExprValue<'a>) -> Result<ExprValue<'a>, Fault> {
+    if let ExprValue::Double(value) = of {
+        return Ok(ExprValue::Double(-value));
     }
-    let Val::Int(value) = of else {
+    let ExprValue::Int(value) = of else {
         return Err(Fault::Type);
     };
-    value.checked_neg().map(Val::Int).ok_or(Fault::Range)
+    value.checked_neg().map(ExprValue::Int).ok_or(Fault::Range)
 }
 
 fn calculate<'a>(
     operator: Arithmetic,
-    left: &Val<'a>,
-    right: &Val<'a>,
+    left: &ExprValue<'a>,
+    right: &ExprValue<'a>,
     budget: &StepBudget,
-) -> Result<Val<'a>, Fault> {
+) -> Result<ExprValue<'a>, Fault> {
     match (left, right) {
-        (Val::Int(left), Val::Int(right)) => match operator {
+        (ExprValue::Int(left), ExprValue::Int(right)) => match operator {
             Arithmetic::Add => left.checked_add(*right),
             Arithmetic::Subtract => left.checked_sub(*right),
             Arithmetic::Multiply => left.checked_mul(*right),
             Arithmetic::Divide => left.checked_div(*right),
             Arithmetic::Remainder => left.checked_rem(*right),
         }
-        .map(Val::Int)
+        .map(ExprValue::Int)
         .ok_or(Fault::Range),
-        (Val::Double(left), Val::Double(right)) => {
+        (ExprValue::Double(left), ExprValue::Double(right)) => {
             let result = match operator {
                 Arithmetic::Add => left + right,
                 Arithmetic::Subtract => left - right,
@@ -384,14 +396,14 @@ fn calculate<'a>(
                 Arithmetic::Remainder => return Err(Fault::Type),
             };
             if result.is_finite() {
-                Ok(Val::Double(result))
+                Ok(ExprValue::Double(result))
             } else {
                 Err(Fault::Range)
             }
         }
-        (Val::Text(left), Val::Text(right)) if operator == Arithmetic::Add => {
+        (ExprValue::Text(left), ExprValue::Text(right)) if operator == Arithmetic::Add => {
             budget.spend_text(left.len() + right.len())?;
-            Ok(Val::Text(Cow::Owned(format!("{left}{right}"))))
+            Ok(ExprValue::Text(Cow::Owned(format!("{left}{right}"))))
         }
         (left, right) if operator == Arithmetic::Add => {
             let (first, second) = (left.list_len()?, right.list_len()?);
@@ -399,7 +411,7 @@ fn calculate<'a>(
             let items = (0..first)
                 .map(|at| left.list_item(at))
                 .chain((0..second).map(|at| right.list_item(at)));
-            Ok(Val::List(Rc::new(items.collect::<Result<_, _>>()?)))
+            Ok(ExprValue::List(Rc::new(items.collect::<Result<_, _>>()?)))
         }
         _ => Err(Fault::Type),
     }
@@ -407,52 +419,56 @@ fn calculate<'a>(
 
 fn call<'a>(
     function: Function,
-    arguments: &[Val<'a>],
+    arguments: &[ExprValue<'a>],
     budget: &StepBudget,
-) -> Result<Val<'a>, Fault> {
+) -> Result<ExprValue<'a>, Fault> {
     for argument in arguments {
-        if let Val::Text(text) = argument {
+        if let ExprValue::Text(text) = argument {
             budget.spend_text(text.len())?;
         }
     }
-    let owned = |text: String| Val::Text(Cow::Owned(text));
+    let owned = |text: String| ExprValue::Text(Cow::Owned(text));
     Ok(match (function, arguments) {
-        (Function::Size, [of]) => Val::Int(i64::try_from(size(of)?).map_err(|_| Fault::Range)?),
-        (Function::Contains, [Val::Text(of), Val::Text(part)]) => {
-            Val::Bool(of.contains(part.as_ref()))
+        (Function::Size, [of]) => {
+            ExprValue::Int(i64::try_from(size(of)?).map_err(|_| Fault::Range)?)
         }
-        (Function::StartsWith, [Val::Text(of), Val::Text(part)]) => {
-            Val::Bool(of.starts_with(part.as_ref()))
+        (Function::Contains, [ExprValue::Text(of), ExprValue::Text(part)]) => {
+            ExprValue::Bool(of.contains(part.as_ref()))
         }
-        (Function::EndsWith, [Val::Text(of), Val::Text(part)]) => {
-            Val::Bool(of.ends_with(part.as_ref()))
+        (Function::StartsWith, [ExprValue::Text(of), ExprValue::Text(part)]) => {
+            ExprValue::Bool(of.starts_with(part.as_ref()))
         }
-        (Function::LowerAscii, [Val::Text(of)]) => owned(of.to_ascii_lowercase()),
-        (Function::UpperAscii, [Val::Text(of)]) => owned(of.to_ascii_uppercase()),
-        (Function::Trim, [Val::Text(of)]) => owned(of.trim().to_owned()),
-        (Function::Int, [of @ Val::Int(_)])
-        | (Function::Double, [of @ Val::Double(_)])
-        | (Function::Text, [of @ Val::Text(_)]) => of.clone(),
-        (Function::Int, [Val::Double(of)]) => Val::Int(to_int(*of)?),
-        (Function::Int, [Val::Text(of)]) => Val::Int(of.parse().map_err(|_| Fault::Type)?),
-        (Function::Double, [Val::Int(of)]) => Val::Double(to_double(*of)),
-        (Function::Double, [Val::Text(of)]) => {
+        (Function::EndsWith, [ExprValue::Text(of), ExprValue::Text(part)]) => {
+            ExprValue::Bool(of.ends_with(part.as_ref()))
+        }
+        (Function::LowerAscii, [ExprValue::Text(of)]) => owned(of.to_ascii_lowercase()),
+        (Function::UpperAscii, [ExprValue::Text(of)]) => owned(of.to_ascii_uppercase()),
+        (Function::Trim, [ExprValue::Text(of)]) => owned(of.trim().to_owned()),
+        (Function::Int, [of @ ExprValue::Int(_)])
+        | (Function::Double, [of @ ExprValue::Double(_)])
+        | (Function::Text, [of @ ExprValue::Text(_)]) => of.clone(),
+        (Function::Int, [ExprValue::Double(of)]) => ExprValue::Int(to_int(*of)?),
+        (Function::Int, [ExprValue::Text(of)]) => {
+            ExprValue::Int(of.parse().map_err(|_| Fault::Type)?)
+        }
+        (Function::Double, [ExprValue::Int(of)]) => ExprValue::Double(to_double(*of)),
+        (Function::Double, [ExprValue::Text(of)]) => {
             let number = of.parse().ok().filter(|number: &f64| number.is_finite());
-            Val::Double(number.ok_or(Fault::Type)?)
+            ExprValue::Double(number.ok_or(Fault::Type)?)
         }
-        (Function::Text, [Val::Int(of)]) => owned(of.to_string()),
-        (Function::Text, [Val::Double(of)]) => owned(of.to_string()),
-        (Function::Text, [Val::Bool(of)]) => owned(of.to_string()),
+        (Function::Text, [ExprValue::Int(of)]) => owned(of.to_string()),
+        (Function::Text, [ExprValue::Double(of)]) => owned(of.to_string()),
+        (Function::Text, [ExprValue::Bool(of)]) => owned(of.to_string()),
         _ => return Err(Fault::Type),
     })
 }
 
-fn size(of: &Val<'_>) -> Result<usize, Fault> {
-    if let Val::Text(text) = of {
+fn size(of: &ExprValue<'_>) -> Result<usize, Fault> {
+    if let ExprValue::Text(text) = of {
         Ok(text.chars().count())
-    } else if let Val::Object(object, _) = of {
+    } else if let ExprValue::Object(object, _) = of {
         Ok(object.len())
-    } else if let Val::Entries(entries) = of {
+    } else if let ExprValue::Entries(entries) = of {
         Ok(entries.len())
     } else {
         of.list_len()

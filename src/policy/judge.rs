@@ -5,7 +5,7 @@
 
 use super::JudgementInput;
 use super::compile::{CompiledRule, CompiledWhen, Policy};
-use super::eval::{Fault, Scope, StepBudget, test};
+use super::eval::{Fault, Scope, StepBudget, evaluate_condition};
 use super::rules::Decide;
 use super::shape::Shape;
 use crate::task::verdict::{Judgement, NO_RULE_MATCHES, Terms, Verdict};
@@ -113,7 +113,7 @@ impl CompiledRule {
             }
             CompiledWhen::Always => Ok(true),
             CompiledWhen::Expression(_) if !arguments_fit => Err(Fault::Misfit),
-            CompiledWhen::Expression(when) => test(when, scope),
+            CompiledWhen::Expression(when) => evaluate_condition(when, scope),
         }
     }
 

@@ -14,7 +14,7 @@ use serde::Deserialize;
 
 use super::JudgementInput;
 use super::compile::{CompiledWhen, compile_when};
-use super::eval::{Scope, test};
+use super::eval::{Scope, evaluate_condition};
 use super::rules::{Decide, Rule};
 use super::shape::Shape;
 use crate::task::grant::{GrantScope, Offer};
@@ -206,7 +206,9 @@ impl CompiledRemember {
             return None;
         }
         let arguments = match &self.when {
-            Some(CompiledWhen::Expression(when)) if test(when, scope) == Ok(true) => None,
+            Some(CompiledWhen::Expression(when)) if evaluate_condition(when, scope) == Ok(true) => {
+                None
+            }
             None if self.settings.same && tool.effect.is_repeatable() => {
                 Some(json_equality_key(args))
             }

@@ -25,6 +25,7 @@ pub struct Rule {
     pub tools: Vec<String>,
     /// The condition: a CEL expression over `args`, `tool`, `agent`, `user`, `task` and `session`,
     /// 1 KiB at most. Without it the rule matches every call of its tools.
+    #[schemars(with = "String")]
     pub when: Option<String>,
     /// The verdict on calls that the rule matches: `allow` runs them, `hold` asks people, `deny`
     /// refuses them.
@@ -118,6 +119,7 @@ pub enum Decide {
 pub struct RuleApprovers {
     /// Whether the task's owner may decide. Default: `true` if `users` and `groups` are both empty,
     /// otherwise `false`.
+    #[schemars(with = "bool")]
     pub owner: Option<bool>,
     /// The ids of users who may decide.
     pub users: Vec<String>,

@@ -14,7 +14,7 @@ use super::shape::{Shape, integer};
 use crate::task::user::UserIds;
 
 #[derive(Clone, Debug)]
-pub(super) enum Val<'a> {
+pub(super) enum ExprValue<'a> {
     Null,
     Bool(bool),
     Int(i64),
@@ -23,13 +23,13 @@ pub(super) enum Val<'a> {
     /// A JSON list with the shape of its items.
     Array(&'a [Value], &'a Shape),
     Names(&'a [String]),
-    List(Rc<Vec<Val<'a>>>),
+    List(Rc<Vec<ExprValue<'a>>>),
     /// A JSON object with its shape.
     Object(&'a Map<String, Value>, &'a Shape),
-    Entries(Rc<Vec<(Val<'a>, Val<'a>)>>),
+    Entries(Rc<Vec<(ExprValue<'a>, ExprValue<'a>)>>),
 }
 
-impl<'a> Val<'a> {
+impl<'a> ExprValue<'a> {
     /// Reads a JSON value by its shape. A value that does not fit the shape is a fault.
     pub(super) fn from_json(value: &'a Value, shape: &'a Shape) -> Result<Self, Fault> {
         Ok(match (shape, value) {

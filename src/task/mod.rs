@@ -9,6 +9,7 @@ pub(crate) mod asker;
 pub mod call_state;
 pub mod change;
 pub mod credential;
+pub(crate) mod decimal;
 pub mod decision;
 pub mod delta;
 pub mod elicitation;

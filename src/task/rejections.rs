@@ -3,8 +3,12 @@
 //! applies until the user sends the next message, or until a person approves an equal call. The
 //! expiry of a request does not count as a rejection.
 
-use serde_json::Value;
+use std::collections::BTreeMap;
 
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use super::decimal::decimal;
 use super::id::CallId;
 
 /// The beginning of every text about a call that equals a rejected call.
@@ -79,14 +83,46 @@ impl RejectedCalls {
 
 /// Parses arguments. Empty text counts as an empty object, as in every call of a tool.
 fn parse_arguments(text: &str) -> Result<Value, serde_json::Error> {
-    let text = text.trim_matches([' ', '\t', '\n', '\r']);
-    serde_json::from_str(if text.is_empty() { "{}" } else { text })
+    serde_json::from_str(without_blanks(text))
 }
 
-/// Whether two argument texts have equal values.
+fn without_blanks(text: &str) -> &str {
+    let text = text.trim_matches([' ', '\t', '\n', '\r']);
+    if text.is_empty() { "{}" } else { text }
+}
+
+/// Whether two argument texts have equal values. Numbers are compared by all of their digits,
+/// because the texts may be unchecked, so that a double may not hold their numbers.
 pub(crate) fn are_equal_arguments(one: &str, other: &str) -> bool {
-    let key = |text| parse_arguments(text).map(|value| json_equality_key(&value));
-    one == other || matches!((key(one), key(other)), (Ok(one), Ok(other)) if one == other)
+    let key = |text| {
+        // Bounds the depth to which the key is built.
+        parse_arguments(text).ok()?;
+        exact_key(serde_json::from_str(without_blanks(text)).ok()?)
+    };
+    one == other || matches!((key(one), key(other)), (Some(one), Some(other)) if one == other)
+}
+
+/// Like [`json_equality_key`], but with all digits of each number. Returns `None` if the JSON
+/// cannot be read.
+fn exact_key(json: &RawValue) -> Option<String> {
+    let text = json.get();
+    Some(match text.bytes().next()? {
+        b'{' => {
+            let members: BTreeMap<String, &RawValue> = serde_json::from_str(text).ok()?;
+            let members = members.into_iter().map(|(name, value)| {
+                let name = Value::from(name);
+                Some(format!("{name}:{}", exact_key(value)?))
+            });
+            format!("{{{}}}", members.collect::<Option<Vec<_>>>()?.join(","))
+        }
+        b'[' => {
+            let items: Vec<&RawValue> = serde_json::from_str(text).ok()?;
+            let items = items.into_iter().map(exact_key);
+            format!("[{}]", items.collect::<Option<Vec<_>>>()?.join(","))
+        }
+        b'-' | b'0'..=b'9' => format!("{:?}", decimal(text)?),
+        _ => serde_json::from_str::<Value>(text).ok()?.to_string(),
+    })
 }
 
 /// Returns a text by which JSON values are compared. Two values have the same text if and only if
@@ -199,6 +235,28 @@ mod tests {
                     "{one} {other}"
                 );
             }
+        }
+    }
+
+    #[test]
+    fn argument_texts_are_compared_by_all_digits_of_their_numbers() {
+        for (one, other, equal) in [
+            (r#"{"a":1,"b":[2.50]}"#, r#" {"b":[25e-1],"a":1.0} "#, true),
+            (r#"{"a":"\u0041"}"#, r#"{"a":"A"}"#, true),
+            ("[1e3,0,-0]", "[1000,-0.0,0e9]", true),
+            (
+                r#"{"a":9007199254740993}"#,
+                r#"{"a":9007199254740992}"#,
+                false,
+            ),
+            ("[18446744073709551617]", "[18446744073709551616]", false),
+            ("[0.1]", "[0.10000000000000000001]", false),
+            ("[1e-400]", "[2e-400]", false),
+            ("[1]", "[-1]", false),
+            ("[1]", r#"["1"]"#, false),
+            ("[", "[ ", false),
+        ] {
+            assert_eq!(are_equal_arguments(one, other), equal, "{one} {other}");
         }
     }
 

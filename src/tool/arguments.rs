@@ -14,6 +14,7 @@ use serde_json::{Map, Number, Value};
 
 use super::names::folded;
 use super::schema::{CompiledSchema, SchemaViolations};
+use crate::task::decimal::decimal;
 use crate::task::text::{cut, pointer};
 
 pub(crate) const MAX_BYTES: usize = 256 * 1024;
@@ -354,27 +355,6 @@ fn lossless_number(text: &str, is_integer: bool) -> Option<Number> {
 fn is_exact(double: f64, integer: i128) -> bool {
     // `{:.0}` writes every digit of a double that has no fraction.
     format!("{double:.0}").parse() == Ok(integer)
-}
-
-/// Splits a decimal number into three parts: whether it is negative, its digits without zeros at
-/// either end, and the power of ten of the last of these digits.
-fn decimal(text: &str) -> Option<(bool, String, i64)> {
-    let (negative, text) = text
-        .strip_prefix('-')
-        .map_or((false, text), |text| (true, text));
-    let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
-    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
-    let digits = format!("{whole}{fraction}");
-    let significant = digits.trim_matches('0');
-    if significant.is_empty() {
-        return Some((negative, String::new(), 0));
-    }
-    let dropped = digits.len() - digits.trim_end_matches('0').len();
-    let exponent: i64 = exponent.parse().ok()?;
-    let power = exponent
-        .checked_add(i64::try_from(dropped).ok()?)?
-        .checked_sub(i64::try_from(fraction.len()).ok()?)?;
-    Some((negative, significant.to_owned(), power))
 }
 
 #[cfg(test)]

@@ -195,14 +195,7 @@ pub(super) fn guard(
         }
     };
     let status = end_group(pid, &mut child)?;
-    let until = Instant::now() + DRAIN_TIMEOUT;
-    while drained < 2 {
-        match events.recv_timeout(until.saturating_duration_since(Instant::now())) {
-            Ok(GuardSignal::Drained) => drained += 1,
-            Ok(GuardSignal::Exited | GuardSignal::InputClosed) => {}
-            Err(_) => break,
-        }
-    }
+    wait_until_drained(&events, drained);
     let end = if timed_out {
         CommandEnd::Timeout
     } else {
@@ -346,6 +339,19 @@ fn drain(
         let _ = done.send(GuardSignal::Drained);
     })?;
     Ok(kept)
+}
+
+/// Waits until both outputs of the killed group have ended, at most for [`DRAIN_TIMEOUT`].
+/// `drained` is the number of outputs that have ended already.
+fn wait_until_drained(events: &Receiver<GuardSignal>, mut drained: u32) {
+    let until = Instant::now() + DRAIN_TIMEOUT;
+    while drained < 2 {
+        match events.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            Ok(GuardSignal::Drained) => drained += 1,
+            Ok(GuardSignal::Exited | GuardSignal::InputClosed) => {}
+            Err(_) => break,
+        }
+    }
 }
 
 /// Kills the group while the unreaped leader still holds the group's number. Then reaps the leader,

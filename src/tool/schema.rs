@@ -48,6 +48,8 @@ pub struct SchemaViolation {
     pub pointer: String,
     /// The unmet expectation, such as `is required`; never the value.
     pub detail: String,
+    /// Whether the unmet expectation is `format: date`.
+    pub is_date_expected: bool,
 }
 
 /// The places where a value does not fit its schema; never empty.
@@ -59,6 +61,7 @@ impl SchemaViolations {
         Self(vec![SchemaViolation {
             pointer: pointer.into(),
             detail: detail.into(),
+            is_date_expected: false,
         }])
     }
 }
@@ -196,10 +199,7 @@ impl CompiledSchema {
         violations.retain(|violation| seen.insert(violation.clone()));
         violations.truncate(MAX_VIOLATIONS);
         if violations.is_empty() {
-            violations.push(SchemaViolation {
-                pointer: String::new(),
-                detail: "does not fit its JSON Schema".to_owned(),
-            });
+            return Err(SchemaViolations::single("", "does not fit its JSON Schema"));
         }
         Err(SchemaViolations(violations))
     }
@@ -392,6 +392,7 @@ fn to_violations(error: &ValidationError<'_>) -> Vec<SchemaViolation> {
         let undeclared = |name: &String| SchemaViolation {
             pointer: inside(name),
             detail: "is not declared".to_owned(),
+            is_date_expected: false,
         };
         return unexpected
             .iter()
@@ -404,11 +405,15 @@ fn to_violations(error: &ValidationError<'_>) -> Vec<SchemaViolation> {
         return vec![SchemaViolation {
             pointer: inside(name),
             detail: "is required".to_owned(),
+            is_date_expected: false,
         }];
     }
+    let is_date_expected =
+        matches!(error.kind(), ValidationErrorKind::Format { format } if format == "date");
     vec![SchemaViolation {
         pointer: cut(&at, MAX_QUOTED_BYTES).to_owned(),
         detail: expectation(error.kind()),
+        is_date_expected,
     }]
 }
 

@@ -213,14 +213,14 @@ async fn answered_request_leads_to_the_next_question(on: On) {
     app.approver().approve(&first.request).await;
     let after = page(app.approver(), &format!("/resume/{}", first.request)).await;
     let line = format!(
-        "<a autofocus href=\"/resume/{}\">Next: Refund 80 for order 17</a> · 1 more",
+        "<a autofocus href=\"/resume/{}\"><span class=\"exact\">Next: Refund 80 for order 17</span></a> · 1 more",
         second.request
     );
     after.assert_has("Approved. ");
     after.assert_has(&line);
     let others = page(app.actor(EVE), &format!("/resume/{}", first.request)).await;
     let line = format!(
-        "<p class=\"next\"><a href=\"/resume/{}\">Next: Refund 80 for order 17</a> · 1 more",
+        "<p class=\"next\"><a href=\"/resume/{}\"><span class=\"exact\">Next: Refund 80 for order 17</span></a> · 1 more",
         second.request
     );
     others.about(&"bob has decided it").assert_has(&line);
@@ -268,7 +268,7 @@ async fn partly_answered_request_is_not_its_own_next_question(on: On) {
     let other = refund(&app, 80).await;
     let after = page(app.approver(), &path).await;
     let line = format!(
-        "<a autofocus href=\"/resume/{}\">Next: Refund 80 for order 17</a> · <a",
+        "<a autofocus href=\"/resume/{}\"><span class=\"exact\">Next: Refund 80 for order 17</span></a> · <a",
         other.request
     );
     after.about(&"no further one").assert_has(&line);

@@ -319,6 +319,6 @@ const many = {
 
 await inBrowser(async (browser) => {
   for (const states of [empty, inbox, tasks, questions, remembered, many]) await inEveryLook(browser, states);
-  hadEveryLook(8);
+  hadEveryLook(4);
   console.log("browser: every state was readable in every look");
 });

@@ -10,7 +10,7 @@ use std::process::{Command, Output, Stdio};
 use holdpoint::mcp::lock::{Lock, LockedServer, LockedTool};
 use serde_json::{Value, json};
 
-use super::{Block, blocks, pages, variables};
+use super::{Block, blocks, pages, read, variables};
 
 /// The configuration into which a fragment is merged. It defines the names that the pages use.
 const BASE: &str = r#"
@@ -132,6 +132,32 @@ fn examples_of_the_configuration_page_are_accepted_by_check() {
         matches!(warnings[..], [one] if one.contains(" gates.edge.ext_authz.user_header: ")),
         "{said}"
     );
+}
+
+#[test]
+fn assignments_of_the_configuration_page_give_an_address_that_check_accepts() {
+    let page = read(GENERATED);
+    let assignments: Vec<&str> = page
+        .split('`')
+        .filter(|code| code.starts_with("HOLDPOINT_SERVER__LISTEN="))
+        .collect();
+    assert_eq!(assignments.len(), 2, "{assignments:?}");
+    let server = json!({"server": {"public_url": "https://hold.example.com"}});
+    let whole = merged(&parse("the test's base", BASE), &server);
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::write(folder.path().join("checked.yaml"), whole.to_string()).expect("a file");
+    let program = env!("CARGO_BIN_EXE_holdpoint");
+    for assignment in assignments {
+        let script = format!("{assignment} '{program}' check --config checked.yaml");
+        let done = Command::new("/bin/sh")
+            .args(["-c", &script])
+            .env_clear()
+            .current_dir(folder.path())
+            .output()
+            .expect("a shell");
+        let said = String::from_utf8_lossy(&done.stderr);
+        assert_eq!(done.status.code(), Some(0), "{assignment}: {said}");
+    }
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Tests the file that `holdpoint init` writes, with the commands that `holdpoint init` prints.
 
+use std::process::Command;
+
 use serde_json::{Value, json};
 
 use super::holdpoint;
@@ -79,6 +81,21 @@ async fn file_written_by_init_works_as_init_says() {
         folder.file("holdpoint.db").exists(),
         "the database stands beside the file"
     );
+}
+
+#[test]
+fn init_that_cannot_write_the_whole_file_leaves_no_file() {
+    let folder = Folder::new();
+    let program = env!("CARGO_BIN_EXE_holdpoint");
+    // No file may grow. Without the `trap`, a signal would end the program.
+    let script = format!("trap '' XFSZ; ulimit -f 0; exec '{program}' init new.yaml");
+    let mut shell = Command::new("/bin/sh");
+    let shell = shell.args(["-c", &script]).current_dir(folder.path());
+    let failed = shell.output().unwrap();
+    let said = String::from_utf8_lossy(&failed.stderr);
+    assert_eq!(failed.status.code(), Some(1), "{said}");
+    assert!(said.starts_with("new.yaml: "), "{said}");
+    assert!(!folder.file("new.yaml").exists());
 }
 
 #[test]

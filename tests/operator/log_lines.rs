@@ -9,6 +9,7 @@ use std::time::Instant;
 use serde_json::{Value, json};
 
 use super::served_binary::{Folder, Served, fakes};
+use crate::support::database::Database;
 use crate::support::fake_chat_completions::{FakeModel, calls, text_answer};
 use crate::support::fake_tool::FakeTool;
 use crate::support::postgres::PrivateCluster;
@@ -190,6 +191,33 @@ fn tells_answers(log: &str, request_id: &str) {
         .unwrap();
     assert_eq!(me["http_request_id"].as_str(), Some(request_id));
     assert_eq!(me["request_id"], Value::Null);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cause_of_an_internal_error_is_logged_before_the_line_with_the_id_of_its_instance() {
+    let (model, tool, folder) = fakes().await;
+    let mut served = Served::start(folder.path(), &yaml(&model, &tool), &[]).bearer(ALICE);
+    model.then(calls(&[("pay", "{}")]));
+    let held = served.task("go").await;
+    let request = held["pending"][0]["request_id"].as_str().unwrap();
+    let file = folder.file("holdpoint.db");
+    let database = Database::at(&format!("sqlite://{}", file.display()));
+    let id = database.id(request);
+    let damage = format!("update agent_task_item set body = '{{' where request_id = {id}");
+    database.execute(&damage).await;
+    let (path, key) = (format!("/resume/{request}"), format!("Bearer {ALICE}"));
+    let headers = [("authorization", key.as_str())];
+    let failed = served.exchange("GET", &path, &headers, "").await;
+    assert_eq!(failed.status, 500, "{}", failed.text);
+    let instance = failed.str("/instance");
+    assert!(served.terminate().success());
+    let log = served.log();
+    let (before, _) = log.split_once(&instance).expect("a line with the id");
+    let causes = lines(before, "stored data cannot be read");
+    assert_eq!(causes, [json!({})], "{log}");
+    let answered = lines(&log, "answered");
+    let answered = answered.iter().find(|line| line["status"] == 500);
+    assert_eq!(answered.unwrap()["http_request_id"], instance, "{log}");
 }
 
 /// Asserts that every warning names the unreachable database and a reason. The number of warnings

@@ -63,6 +63,21 @@ impl Served {
         Self::spawn(program, folder, variables, "listening")
     }
 
+    /// Like `start`, but in a process that may not read the memory of other processes, also if the
+    /// tests run as root.
+    pub fn without_tracing(folder: &Path, yaml: &str, variables: &[(&str, &str)]) -> Self {
+        std::fs::write(folder.join("holdpoint.yaml"), yaml).unwrap();
+        let holdpoint = env!("CARGO_BIN_EXE_holdpoint");
+        let mut program = Command::new(holdpoint);
+        if rustix::process::geteuid().is_root() {
+            program = Command::new("/usr/bin/setpriv");
+            let capabilities = "-sys_ptrace,-perfmon,-sys_admin";
+            program.args(["--bounding-set", capabilities, holdpoint]);
+        }
+        program.args(SERVE);
+        Self::spawn(program, folder, variables, "listening")
+    }
+
     pub fn with(folder: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
         let mut program = Command::new(env!("CARGO_BIN_EXE_holdpoint"));
         program.args(arguments);

@@ -146,3 +146,27 @@ async fn filled_in_value_is_never_shown_logged_counted_or_stored() {
         }
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn command_cannot_read_the_environment_of_the_service() {
+    let (model, tool, folder) = fakes().await;
+    let variables = [
+        ("MODEL_KEY", MODEL_KEY),
+        ("TOOL_KEY", TOOL_KEY),
+        ("ENV_VALUE", ENV_VALUE),
+        ("API_KEY", API_KEY),
+        ("PATH", "/usr/bin:/bin"),
+    ];
+    let served = Served::without_tracing(folder.path(), &yaml(&model, &tool), &variables);
+    let service = served.process.id();
+    let served = served.bearer(API_KEY);
+    let read = format!("cat /proc/{service}/environ >/dev/null 2>&1 && echo read || echo refused");
+    let arguments = json!({"command": read}).to_string();
+    model.then(calls(&[("sh", &arguments)]));
+    model.then(text_answer("done"));
+    let task = served.task("go").await;
+    assert_eq!(task["status"], "Completed", "{task}");
+    let id = task["task_id"].as_str().unwrap();
+    let items = served.get(&format!("/v1/tasks/{id}/items?limit=200")).await;
+    assert!(items.contains("stdout:\\nrefused"), "{items}");
+}

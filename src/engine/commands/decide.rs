@@ -235,11 +235,11 @@ impl Decider<'_> {
             ));
         }
         let name = state.call.name.as_str();
-        let now = self.engine.verdict(session, agent, (name, text)).await;
+        let judgement = self.engine.verdict(session, agent, (name, text)).await;
         let refused =
             |detail: String| Refusal::invalid(format!("/decisions/{call}/arguments"), detail);
         let (is_approved, new_judgement) = self
-            .judgement_after_edit(session, &open.spec, request, &now)
+            .judgement_after_edit(session, &open.spec, request, &judgement)
             .map_err(refused)?;
         let quarantine = session.own.progress.shared.quarantine.reason(name);
         // At a gate, a call in another task may have caused the quarantine. The reason is then only
@@ -249,8 +249,8 @@ impl Decider<'_> {
         let new_judgement = new_judgement
             .map(|new| new.with_reason(quarantine.as_deref()).with_reason(earlier))
             .filter(|new| !is_approved && state.judgement.as_ref() != Some(new));
-        let rule = if now.verdict == Verdict::Hold {
-            now.rule
+        let rule = if judgement.verdict == Verdict::Hold {
+            judgement.rule
         } else {
             request.rule.clone()
         };

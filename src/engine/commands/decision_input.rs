@@ -18,7 +18,7 @@ use crate::task::request_kind::ResponseKind;
 use crate::task::text::pointer;
 use crate::tool::arguments;
 use crate::tool::credential::is_sendable;
-use crate::tool::schema::{CompiledSchema, SchemaViolations};
+use crate::tool::schema::{CompiledSchema, SchemaViolation, SchemaViolations};
 
 /// The maximum length of a credential's field, in bytes. Every text of a model or a tool is
 /// searched for the credential, and the search costs time and memory in proportion to this length.
@@ -205,16 +205,16 @@ fn per_call(
     let (mut errors, mut by_call, mut thens) = (Vec::new(), BTreeMap::new(), BTreeSet::new());
     for (name, reply) in replies {
         let place = pointer("/decisions", name);
-        let error = |(member, detail): (String, String)| FieldError {
+        let error = |(member, detail): (String, Detail)| FieldError {
             pointer: format!("{place}{member}"),
-            detail: detail.into(),
+            detail,
         };
         let call = spec
             .own_calls()
             .find(|call| call.tool_call_id.to_string() == *name);
         let Some(call) = call else {
-            let detail = "the `tool_call_id` of a call that needs a decision".to_owned();
-            errors.push(error((String::new(), detail)));
+            let detail = "the `tool_call_id` of a call that needs a decision";
+            errors.push(error((String::new(), detail.into())));
             continue;
         };
         if reply.action == Action::Approve && is_barred_editor(caller, spec, call) {
@@ -224,8 +224,8 @@ fn per_call(
         errors.extend(found.into_iter().map(error));
         thens.extend(reply.then);
         if reply.then.is_some() && thens.len() > 1 {
-            let detail = "the same for every call: it holds for the request".to_owned();
-            errors.push(error(("/then".to_owned(), detail)));
+            let detail = "the same for every call: it holds for the request";
+            errors.push(error(("/then".to_owned(), detail.into())));
         }
         by_call.insert(call.tool_call_id, reply.clone());
     }
@@ -259,23 +259,26 @@ fn reply_errors(
     call: &CallSpec,
     allowed: &[Action],
     reply: &CallReply,
-) -> Vec<(String, String)> {
-    let mut errors = Vec::new();
+) -> Vec<(String, Detail)> {
+    let mut errors: Vec<(String, Detail)> = Vec::new();
     let requested = reply.remember;
     let misfit =
         requested.and_then(|requested| grant_misfit(caller, spec, call, reply.action, requested));
-    errors.extend(misfit.map(|(member, detail)| (member.to_owned(), detail)));
+    errors.extend(misfit.map(|(member, detail)| (member.to_owned(), detail.into())));
     if !allowed.contains(&reply.action) {
-        errors.push(("/action".to_owned(), one_of(allowed)));
+        errors.push(("/action".to_owned(), one_of(allowed).into()));
     }
     if reply.action == Action::Edit
         && let Err(found) = read_edit(call, reply.arguments.as_deref().unwrap_or_default())
     {
         let found = found.0.into_iter();
-        errors.extend(found.map(|misfit| (format!("/arguments{}", misfit.pointer), misfit.detail)));
+        errors.extend(found.map(|misfit| {
+            let place = format!("/arguments{}", misfit.pointer);
+            (place, detail_of(misfit))
+        }));
     }
     if reply.then.is_some() && reply.action != Action::Reject {
-        errors.push(("/then".to_owned(), "only beside a reject".to_owned()));
+        errors.push(("/then".to_owned(), "only beside a reject".into()));
     }
     errors
 }
@@ -393,9 +396,18 @@ fn one_of(actions: &[Action]) -> String {
 }
 
 fn violations_at(at: &str, misfits: SchemaViolations) -> Refusal {
-    let error = |misfit: crate::tool::schema::SchemaViolation| FieldError {
+    let error = |misfit: SchemaViolation| FieldError {
         pointer: format!("{at}{}", misfit.pointer),
-        detail: misfit.detail.into(),
+        detail: detail_of(misfit),
     };
     Refusal::Invalid(misfits.0.into_iter().map(error).collect())
+}
+
+/// Returns the text of the violation; for `format: date`, the code that the pages translate.
+fn detail_of(violation: SchemaViolation) -> Detail {
+    if violation.is_date_expected {
+        DetailCode::Date.into()
+    } else {
+        violation.detail.into()
+    }
 }

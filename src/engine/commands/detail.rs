@@ -58,10 +58,11 @@ codes! {
     ShownToAnother = "The form is from a page that was shown to another user. Nothing was changed.";
     NoOrigin = "The request has no `Origin`. A link is answered by the form of its page, in a browser.";
     Unavailable = "The service is not available right now. Try again shortly.";
-    Internal = "The service has failed. Its log has the cause under the request's id.";
+    Internal = "The service has failed. Its log names this request by its id, below the error with the cause.";
     // The expected values of members of a body and of form fields.
     ValueRequired = "a value is required";
     Json = "unambiguous JSON";
+    Date = "must have the format date";
     Number = "a number";
     Integer = "a whole number";
     Boolean = "true or false";

@@ -130,7 +130,7 @@ pub enum Refusal {
     #[error("the body is invalid")]
     Invalid(Vec<FieldError>),
     /// `idempotency_key_reused`: an earlier POST with the same key had another body.
-    #[error("the key was used with another body")]
+    #[error("an earlier request had the same key and a different body")]
     KeyReused,
     /// `digest_mismatch`: the digest in the answer differs from the request's digest.
     #[error("the digest is not that of the request")]

@@ -121,7 +121,7 @@ impl Driver<'_> {
             }
             Step::Wait(events) => return self.park(&events).await.map(|()| false),
             Step::Finish(ending) => return self.finish(ending).await.map(|()| false),
-            Step::CallModel | Step::RunCalls(_) if self.gives_way().await => {
+            Step::CallModel | Step::RunCalls(_) if self.must_queue_task().await => {
                 self.save(LeaseChange::Queue).await?;
                 return Ok(false);
             }

@@ -44,7 +44,7 @@ impl Driver<'_> {
     /// - The service stops.
     /// - This process is to drive another task alone (`LoneDrives`), and this driver has stored an
     ///   item of its task.
-    pub(super) async fn gives_way(&mut self) -> bool {
+    pub(super) async fn must_queue_task(&mut self) -> bool {
         if self.session.slot.is_none() {
             self.session.slot = self.slot().await;
         }

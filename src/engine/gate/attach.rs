@@ -1,7 +1,7 @@
 //! Compares a proposed call with earlier calls of the same tool. The proposal either continues an
-//! equal call or is a new call. Earlier calls can require a caution for a new call: a person's
-//! approval, a notice or a denial. Invariant: a call that may still be running is never started a
-//! second time without a person's approval.
+//! equal call or is a new call. Earlier calls can amend the judgement of a new call: hold it for a
+//! person's approval, add a notice or deny the call. Invariant: a call that may still be running is
+//! never started a second time without a person's approval.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -29,17 +29,18 @@ use crate::task::time::Time;
 use crate::task::tool_spec::ToolKind;
 use crate::tool::arguments;
 
-pub(super) enum EarlierCalls {
-    /// The proposal is a new call, and earlier calls do not affect its judgement.
+/// The relation of a proposal to the earlier calls of its tool.
+pub(super) enum ProposalMatch {
+    /// The proposal is a new call, and earlier calls do not amend its judgement.
     Nothing,
     /// The proposal continues the call of this task.
     Continues(TaskId),
-    /// The proposal is a new call, and earlier calls affect its judgement.
-    Requires(Caution),
+    /// The proposal is a new call, and earlier calls amend its judgement.
+    Amends(JudgementAmendment),
 }
 
 /// The effect that earlier calls have on the judgement of a new call.
-pub(super) enum Caution {
+pub(super) enum JudgementAmendment {
     /// A person must approve the call even if the rules allow it. The text is the reason.
     Hold(String),
     /// If a rule holds the call, the request to the approvers shows this notice.
@@ -127,7 +128,7 @@ impl GateProposal<'_> {
         self,
         call: &KeyedCall,
         only_rejections: bool,
-    ) -> Result<EarlierCalls, Refusal> {
+    ) -> Result<ProposalMatch, Refusal> {
         let (engine, gate) = (self.engine, self.gate);
         let hash = call.key.get(2..).unwrap_or_default();
         let keys = [EQUAL_PREFIX, NAMED_PREFIX].map(|prefix| format!("{prefix}{hash}"));
@@ -155,18 +156,18 @@ impl GateProposal<'_> {
             attaches: !self.proposal.identity.is_new_if_unknown(),
             sessions: BTreeMap::new(),
         };
-        if let Some((row, caution)) = equal.recent_rejection(gate.no_lasts).await? {
+        if let Some((row, amendment)) = equal.recent_rejection(gate.no_lasts).await? {
             // If the client of the rejected call left before it got the rejection, the proposal
             // continues the rejected call, and so gets the rejection.
             return Ok(match equal.relation(row, gate.use_within).await? {
-                Relation::Continues => EarlierCalls::Continues(row.task_id),
+                Relation::Continues => ProposalMatch::Continues(row.task_id),
                 Relation::Nothing | Relation::Delivered | Relation::Holds(_) => {
-                    EarlierCalls::Requires(caution)
+                    ProposalMatch::Amends(amendment)
                 }
             });
         }
         if only_rejections {
-            return Ok(EarlierCalls::Nothing);
+            return Ok(ProposalMatch::Nothing);
         }
         equal.compare(&call.tool, gate.use_within).await
     }
@@ -205,9 +206,14 @@ impl<'r> EqualCalls<'r> {
     }
 
     /// Compares the proposed call of `tool` with the earlier calls. If the proposal is a new call
-    /// and there is a reason to hold it, the result has a [`Caution::Hold`]. If there is no such
-    /// reason, but the agent got the result of an equal call, the result has a [`Caution::Notice`].
-    async fn compare(&mut self, tool: &str, use_within: Duration) -> Result<EarlierCalls, Refusal> {
+    /// and there is a reason to hold it, the result has a [`JudgementAmendment::Hold`]. If there is
+    /// no such reason, but the agent got the result of an equal call, the result has a
+    /// [`JudgementAmendment::Notice`].
+    async fn compare(
+        &mut self,
+        tool: &str,
+        use_within: Duration,
+    ) -> Result<ProposalMatch, Refusal> {
         let mut rows = self.rows.clone();
         rows.retain(|_| self.attaches);
         // The proposal continues the first call, in this order, whose `relation` permits it. Ended
@@ -225,7 +231,7 @@ impl<'r> EqualCalls<'r> {
         for row in rows {
             match self.relation(row, use_within).await? {
                 Relation::Continues if self.is_overruled(row).await? => {}
-                Relation::Continues => return Ok(EarlierCalls::Continues(row.task_id)),
+                Relation::Continues => return Ok(ProposalMatch::Continues(row.task_id)),
                 Relation::Delivered => delivered = delivered.or(Some(row)),
                 Relation::Holds(reason) => hold = hold.or(Some(reason)),
                 Relation::Nothing => {}
@@ -241,12 +247,12 @@ impl<'r> EqualCalls<'r> {
                 "The same call may have run before, and no person has decided such a call since.";
             hold = Some(why.to_owned());
         }
-        let caution = match (hold, delivered) {
-            (Some(reason), _) => Caution::Hold(reason),
-            (None, Some(row)) => Caution::Notice(self.end_notice(row).await?),
-            (None, None) => return Ok(EarlierCalls::Nothing),
+        let amendment = match (hold, delivered) {
+            (Some(reason), _) => JudgementAmendment::Hold(reason),
+            (None, Some(row)) => JudgementAmendment::Notice(self.end_notice(row).await?),
+            (None, None) => return Ok(ProposalMatch::Nothing),
         };
-        Ok(EarlierCalls::Requires(caution))
+        Ok(ProposalMatch::Amends(amendment))
     }
 
     /// Whether the outcome of an ended equal call is unknown: the call has put its tool into
@@ -290,19 +296,19 @@ impl<'r> EqualCalls<'r> {
     }
 
     /// Finds a person's newest decision about the equal calls. If it is a rejection, returns the
-    /// rejected call and the caution that denies the proposed call. Ignores a call whose last
+    /// rejected call and the amendment that denies the proposed call. Ignores a call whose last
     /// change is older than `no_lasts`, the time for which a rejection counts.
     async fn recent_rejection(
         &mut self,
         no_lasts: Duration,
-    ) -> Result<Option<(&'r EqualCall, Caution)>, Refusal> {
+    ) -> Result<Option<(&'r EqualCall, JudgementAmendment)>, Refusal> {
         if no_lasts.is_zero() {
             return Ok(None);
         }
         let mut decided = self.rows.clone();
         decided.retain(|row| row.is_decided && row.updated_at + no_lasts > row.now);
         decided.sort_by_key(|row| Reverse(row.updated_at));
-        let mut newest: Option<(Time, Option<(&'r EqualCall, Caution)>)> = None;
+        let mut newest: Option<(Time, Option<(&'r EqualCall, JudgementAmendment)>)> = None;
         for row in decided {
             // The rows are sorted by the time of their call's last item, the newest first, and no
             // decision about a call is newer than that item. So if this row's last item is not
@@ -314,9 +320,9 @@ impl<'r> EqualCalls<'r> {
             let Some(decided) = self.session(row.task_id).await?.and_then(decision_about) else {
                 continue;
             };
-            let (at, caution) = decided;
+            let (at, amendment) = decided;
             if newest.as_ref().is_none_or(|(newest, _)| at > *newest) {
-                newest = Some((at, caution.map(|caution| (row, caution))));
+                newest = Some((at, amendment.map(|amendment| (row, amendment))));
             }
         }
         Ok(newest.and_then(|(_, rejection)| rejection))
@@ -441,11 +447,11 @@ fn awaits_next_ask(session: &TaskSession) -> bool {
 }
 
 /// Returns the time at which a person approved or rejected this call. After a rejection, also
-/// returns the caution for an equal call. An approval counts even if the call has not run yet. An
+/// returns the amendment for an equal call. An approval counts even if the call has not run yet. An
 /// approval of edited arguments, a declined login, and a person's answer about the outcome of a
 /// started call do not count. Returns `None` if no decision counts, or if the call expired or was
 /// canceled.
-fn decision_about(session: &TaskSession) -> Option<(Time, Option<Caution>)> {
+fn decision_about(session: &TaskSession) -> Option<(Time, Option<JudgementAmendment>)> {
     let state = session.own.progress.calls.first()?;
     if matches!(
         state.phase,
@@ -458,7 +464,7 @@ fn decision_about(session: &TaskSession) -> Option<(Time, Option<Caution>)> {
     {
         let call = state.call.tool_call_id;
         let reason = decision.reason_about(call).map(str::to_owned);
-        return Some((at, Some(Caution::Reject { call, reason })));
+        return Some((at, Some(JudgementAmendment::Reject { call, reason })));
     }
     // An approval of edited arguments does not cover the proposed call.
     let approval = state.approval.as_ref().filter(|_| state.edited.is_none())?;

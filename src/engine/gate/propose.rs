@@ -8,7 +8,7 @@ use futures_util::future::Either;
 use serde_json::json;
 use uuid::Uuid;
 
-use super::attach::{Caution, EarlierCalls, is_equal_json, keyed_call};
+use super::attach::{JudgementAmendment, ProposalMatch, is_equal_json, keyed_call};
 use super::call::{CallViewer, GateCall};
 use super::claim_limit::ClaimLimit;
 use super::drive::GateDrive;
@@ -195,20 +195,20 @@ impl GateProposal<'_> {
         // A call that waits for people, or that may run only once, gets a key by which later equal
         // proposals find it.
         let is_keyed = held || once || self.asks_for_credential(&state);
-        // Every caution applies to a call that gets such a key. To any other call, only the
+        // Every amendment applies to a call that gets such a key. To any other call, only the
         // rejection of an equal call applies, and only if a standing decision allows the call.
         let is_granted = state.grant().is_some();
-        let applies = |caution: &Caution| {
-            is_keyed || (is_granted && matches!(caution, Caution::Reject { .. }))
+        let applies = |amendment: &JudgementAmendment| {
+            is_keyed || (is_granted && matches!(amendment, JudgementAmendment::Reject { .. }))
         };
         let is_compared = is_keyed || self.may_continue_question(&state).await?;
         if let Some(key) = key.as_ref().filter(|_| is_compared || is_granted) {
             match self.compare_with_earlier(key, !is_compared).await? {
-                EarlierCalls::Continues(task) => return Ok(Proposed::Continues(task)),
-                EarlierCalls::Requires(caution) if applies(&caution) => {
-                    apply_caution(&self.engine.policy, &mut session, call, caution)?;
+                ProposalMatch::Continues(task) => return Ok(Proposed::Continues(task)),
+                ProposalMatch::Amends(amendment) if applies(&amendment) => {
+                    amend_judgement(&self.engine.policy, &mut session, call, amendment)?;
                 }
-                EarlierCalls::Requires(_) | EarlierCalls::Nothing => {}
+                ProposalMatch::Amends(_) | ProposalMatch::Nothing => {}
             }
         }
         self.refuse_unseen(&mut session, call)?;
@@ -217,7 +217,7 @@ impl GateProposal<'_> {
         if self.gate.record == RecordedCalls::Held && is_only_counted(&state) {
             // The gate does not store this call, so it could answer without the database. But
             // during an outage of the database, the gate refuses this call like any other call.
-            if self.engine.store.is_out() {
+            if self.engine.store.is_known_unreachable() {
                 return Err(GateRefusal::Command(Refusal::Unavailable));
             }
             return Ok(Proposed::Counted(Box::new(session)));
@@ -452,29 +452,31 @@ fn state_of(session: &TaskSession, call: CallId) -> Result<CallState, Refusal> {
 /// Changes the pending judgement of a call. `Reject` denies the call, and `Hold` holds an allowed
 /// call. If the call is held already, `Hold` and `Notice` add their text to the reason, and no
 /// standing decision is offered. `Notice` does not change the judgement of an allowed call.
-fn apply_caution(
+fn amend_judgement(
     policy: &Policy,
     session: &mut TaskSession,
     call: CallId,
-    caution: Caution,
+    amendment: JudgementAmendment,
 ) -> Result<(), Refusal> {
     let state = state_of(session, call)?;
     let Some(judgement) = state.judgement.clone() else {
         return Err(Refusal::Internal);
     };
     let is_held = judgement.verdict != Verdict::Allow;
-    let judgement = match caution {
-        Caution::Reject { call, reason } => denied_again(call, reason.as_deref()),
-        Caution::Notice(_) if !is_held => return Ok(()),
-        Caution::Notice(notice) | Caution::Hold(notice) if is_held => Judgement {
-            reason: Some(match &judgement.reason {
-                Some(reason) => format!("{} {notice}", as_sentence(reason)),
-                None => notice,
-            }),
-            offer: None,
-            ..judgement
-        },
-        Caution::Notice(notice) | Caution::Hold(notice) => {
+    let judgement = match amendment {
+        JudgementAmendment::Reject { call, reason } => denied_again(call, reason.as_deref()),
+        JudgementAmendment::Notice(_) if !is_held => return Ok(()),
+        JudgementAmendment::Notice(notice) | JudgementAmendment::Hold(notice) if is_held => {
+            Judgement {
+                reason: Some(match &judgement.reason {
+                    Some(reason) => format!("{} {notice}", as_sentence(reason)),
+                    None => notice,
+                }),
+                offer: None,
+                ..judgement
+            }
+        }
+        JudgementAmendment::Notice(notice) | JudgementAmendment::Hold(notice) => {
             held_despite_permission(policy, judgement, notice)
         }
     };

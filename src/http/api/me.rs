@@ -9,7 +9,7 @@ use crate::http::Http;
 use crate::http::server::caller::{CurrentCaller, must_read};
 use crate::http::server::operation::Op;
 use crate::http::server::problem::Problem;
-use crate::http::wire::list::{Me, Right};
+use crate::http::wire::list::{Me, WirePermission};
 use crate::people::authorization::may_ask_at_gate;
 
 pub(crate) const OP: Op = Op::api("get_me", &[]);
@@ -27,11 +27,11 @@ pub(crate) async fn get_me(
     CurrentCaller(caller): CurrentCaller,
 ) -> Result<Json<Me>, Problem> {
     must_read(&caller)?;
-    let rights = [
-        (caller.permissions.create, Right::Create),
-        (caller.permissions.read, Right::Read),
-        (caller.permissions.decide, Right::Decide),
-        (caller.permissions.gate, Right::Gate),
+    let permissions = [
+        (caller.permissions.create, WirePermission::Create),
+        (caller.permissions.read, WirePermission::Read),
+        (caller.permissions.decide, WirePermission::Decide),
+        (caller.permissions.gate, WirePermission::Gate),
     ];
     let may_ask = may_ask_at_gate(&caller).is_ok();
     let open = http.engine.agents().gates().filter(|(gate, _)| {
@@ -39,10 +39,10 @@ pub(crate) async fn get_me(
     });
     let gates = open.map(|(gate, _)| gate.name.clone()).collect();
     Ok(Json(Me {
-        may: rights
+        may: permissions
             .into_iter()
             .filter(|(has, _)| *has)
-            .map(|(_, right)| right)
+            .map(|(_, permission)| permission)
             .collect(),
         gates,
         user_id: caller.user_id.to_string(),

@@ -30,7 +30,7 @@ async fn with_members(http: &Http, caller: &Caller, refusal: Refusal) -> Result<
         Refusal::Invalid(errors) => Problem::invalid(&errors),
         Refusal::KeyReused => Problem::new(
             Code::IdempotencyKeyReused,
-            "This Idempotency-Key was used at this path with another body.",
+            "An earlier request of the same user to this path had this Idempotency-Key and a different body.",
         ),
         Refusal::DigestMismatch(id) => {
             let row = access::request(http, caller, id).await?;

@@ -82,10 +82,12 @@ pub(super) async fn check_request(
     gateway: &Gateway,
     message: Bytes,
 ) -> Result<GrpcAnswer, GrpcStatus> {
-    let mut checked =
-        read(&message, field::MCP_REQUEST).map_err(|Malformed| GrpcStatus::malformed())?;
-    drop(message);
     let gate = gateway.gate(None)?;
+    let checked = read(&message, field::MCP_REQUEST, |name| {
+        gate.ext_authz.reads_header(name)
+    });
+    let mut checked = checked.map_err(|Malformed| GrpcStatus::malformed())?;
+    drop(message);
     if checked.method != TOOLS_CALL {
         gateway.caller(&gate, &checked.headers)?;
         return Ok(if gate.ext_authz.pass_others {
@@ -242,7 +244,7 @@ async fn begin_report(
 /// Returns the report in a `McpResponse`; `None` if the response has no id of an attempt, or if its
 /// method is not `tools/call`.
 fn read_report(message: &[u8]) -> Result<Option<AttemptReport>, Malformed> {
-    let checked = read(message, field::MCP_RESPONSE)?;
+    let checked = read(message, field::MCP_RESPONSE, |_| false)?;
     let attempt = checked.attempt.as_deref().and_then(parse_attempt_id);
     let Some(attempt) = attempt.filter(|_| checked.method == TOOLS_CALL) else {
         return Ok(None);
@@ -321,7 +323,13 @@ async fn caller_for_report(gateway: &Gateway, task: TaskId) -> Result<Option<Cal
     caller.map(Some).map_err(|GrpcStatus(_, why)| why)
 }
 
-fn read(bytes: &[u8], body: u64) -> Result<CheckedMcpMessage, Malformed> {
+/// Reads a message. `body` is the number of the field with the body. Keeps only the headers for
+/// which `is_read` returns true, so that many headers need little memory.
+fn read(
+    bytes: &[u8],
+    body: u64,
+    is_read: impl Fn(&str) -> bool,
+) -> Result<CheckedMcpMessage, Malformed> {
     let mut checked = CheckedMcpMessage::default();
     for (number, bytes) in bytes_fields(bytes)? {
         match number {
@@ -330,7 +338,12 @@ fn read(bytes: &[u8], body: u64) -> Result<CheckedMcpMessage, Malformed> {
             field::METADATA_CONTEXT => read_metadata(bytes, &mut checked)?,
             field::HEADERS => {
                 let (name, value) = entry(bytes)?;
-                checked.headers.push((name.to_ascii_lowercase(), value));
+                let name = name.to_ascii_lowercase();
+                // A repeated header is refused, so the first two values are enough.
+                let values = checked.headers.iter().filter(|(known, _)| *known == name);
+                if is_read(&name) && values.count() < 2 {
+                    checked.headers.push((name, value));
+                }
             }
             _ if number == body => checked.body = bytes.to_vec(),
             _ => {}
@@ -426,10 +439,23 @@ mod tests {
         }
     }
 
+    #[test]
+    fn headers_that_are_not_read_or_repeated_often_are_not_kept() {
+        let mut message = Vec::new();
+        for name in ["X-User", "x-user", "X-USER", "accept", "accept"] {
+            put_bytes(&mut message, field::HEADERS, &pair(name, b"v"));
+        }
+        let request = read(&message, field::MCP_REQUEST, |name| name == "x-user").unwrap();
+        let value = ("x-user".to_owned(), b"v".to_vec());
+        assert_eq!(request.headers, [value.clone(), value]);
+        let report = read(&message, field::MCP_RESPONSE, |_| false).unwrap();
+        assert!(report.headers.is_empty());
+    }
+
     proptest::proptest! {
         #[test]
         fn any_bytes_at_any_depth_are_read_or_refused(bytes: Vec<u8>) {
-            let _ = read(&bytes, field::MCP_REQUEST);
+            let _ = read(&bytes, field::MCP_REQUEST, |_| true);
             let mut metadata = CheckedMcpMessage::default();
             let _ = read_metadata(&bytes, &mut metadata);
             let mut message = pair(METADATA_KEY, &bytes);
@@ -438,7 +464,7 @@ mod tests {
                 put_bytes(&mut outer, number, &message);
                 message = outer;
             }
-            if let Ok(checked) = read(&message, field::MCP_REQUEST) {
+            if let Ok(checked) = read(&message, field::MCP_REQUEST, |_| true) {
                 let attempt = checked.attempt.unwrap_or_default();
                 proptest::prop_assert!(attempt.len() <= bytes.len());
                 proptest::prop_assert!(checked.body.is_empty());

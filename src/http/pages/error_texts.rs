@@ -1,6 +1,6 @@
 //! The texts of errors on pages: the titles and details of problems, and the mistakes in a
 //! submitted form. A text is looked up by the code of its error. The English texts are those of the
-//! API, with a few exceptions. An error without a code is shown in English, except [`NO_DATE`].
+//! API, with a few exceptions. An error without a code is shown in English.
 
 use maud::{Markup, html};
 
@@ -10,14 +10,10 @@ use super::translations::Translations;
 use crate::engine::{Detail, DetailCode};
 use crate::http::server::problem::Code;
 
-/// The API's text for a text that does not fit `format: date` (`tool/schema.rs`). A page says how a
-/// date is written instead.
-const NO_DATE: &str = "must have the format date";
-
 /// The English texts that a page shows instead of the API's texts. These texts of the API name
 /// members of JSON bodies, which the reader of a page does not see, or do not say how a value is
 /// written.
-const ENGLISH_ON_PAGES: [(DetailCode, &str); 5] = [
+const ENGLISH_ON_PAGES: [(DetailCode, &str); 6] = [
     (
         DetailCode::MayNotDecide,
         "Other people decide this. Its page says who.",
@@ -34,6 +30,7 @@ const ENGLISH_ON_PAGES: [(DetailCode, &str); 5] = [
         DetailCode::ThenWithoutReject,
         "only together with a rejection",
     ),
+    (DetailCode::Date, "must be a date as YYYY-MM-DD"),
     (
         DetailCode::Number,
         "a number, with a point before any decimals",
@@ -69,11 +66,12 @@ chinese_texts! {
     ShownToAnother: "此表单所在的页面是为另一用户显示的。未作任何更改。";
     NoOrigin: "请求缺少 `Origin`。请在浏览器中通过链接页面的表单答复。";
     Unavailable: "服务暂时无法处理，请稍后再试。";
-    Internal: "服务出错，可凭请求编号在日志中查找原因。";
+    Internal: "服务出错。可凭请求编号在日志中找到此请求，原因见其上方的错误行。";
     // The errors of a member of a body or a field of a form. Many of these texts do not describe
     // the mistake, but the expected value.
     ValueRequired: "此项必填";
     Json: "须为无歧义的 JSON";
+    Date: "须为日期，格式为 YYYY-MM-DD";
     Number: "须为数字，小数点用“.”";
     Integer: "须为整数";
     Boolean: "须为 true 或 false";
@@ -154,7 +152,6 @@ pub(crate) fn localized(words: &Translations, detail: &Detail) -> Markup {
     match (detail, words.language) {
         (Detail::Coded(code), Language::English) => html! { (english(*code)) },
         (Detail::Coded(code), Language::Chinese) => html! { (chinese(*code)) },
-        (Detail::Text(english), _) if english == NO_DATE => html! { (words.date_expected) },
         (Detail::Text(english), _) => untranslated(words, english),
     }
 }

@@ -194,7 +194,7 @@ texts! {
     given_result: "Result", "所提供的结果";
     given_response: "Answer", "所填写的内容";
     sealed_value: "(kept sealed)", "（已密封保存）";
-    // The forms, and the reasons why a person cannot answer.
+    // The answer's form, and the reasons why a person cannot answer.
     your_answer: "Your answer", "您的答复";
     nothing_here: "Nothing to decide here.", "此处没有需要您决定的事项。";
     is_decided: "This request is decided.", "此请求已有决定。";
@@ -268,7 +268,6 @@ texts! {
     correct_below: "Correct the mistakes below, and send the form again.", "请修正以下各项后重新提交。";
     enter_again: "For security, your input was not kept: enter it again.", "为安全起见未保留您输入的内容，请重新输入。";
     error: "Error", "错误";
-    date_expected: "must be a date as YYYY-MM-DD", "须为日期，格式为 YYYY-MM-DD";
     // Events while the page is open.
         live_running: "The task is running.", "任务进行中。";
     live_paused: "The task waits for a person.", "任务正在等待人工处理。";

@@ -68,7 +68,7 @@ codes! {
     UnsupportedMediaType = "unsupported_media_type", 415, "The body has an unsupported type";
     /// The request can be parsed, but it is not valid; `errors` lists every place.
     Invalid = "invalid", 422, "The request is not valid";
-    IdempotencyKeyReused = "idempotency_key_reused", 422, "The idempotency key was used with another body";
+    IdempotencyKeyReused = "idempotency_key_reused", 422, "An earlier request had this idempotency key and a different body";
     /// The digest in the body is not the digest of the request.
     DigestMismatch = "digest_mismatch", 412, "The digest does not match";
     RequestExpired = "request_expired", 410, "The request has expired";

@@ -94,7 +94,7 @@ pub(crate) struct Me {
     /// Whether the key is an admin's.
     pub admin: bool,
     /// The permissions of the key.
-    pub may: Vec<Right>,
+    pub may: Vec<WirePermission>,
     /// The names of the gates at which this caller may propose calls.
     pub gates: Vec<String>,
 }
@@ -105,8 +105,9 @@ pub(crate) struct Me {
 /// user's own calls at gates). A key with `decide` may neither propose nor report calls, whatever
 /// its other permissions are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = Right)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Right {
+pub(crate) enum WirePermission {
     Create,
     Read,
     Decide,

@@ -126,11 +126,15 @@ async fn comparison_counts_for_a_minute_but_never_for_the_start_of_an_approved_c
     let (client, comparison) = (server.client(), ToolComparison::default());
     let locked = locked(&[definition("x")]);
     let none = HeaderMap::new();
-    let needs = [Need::Judge, Need::Start, Need::StartNow];
-    let stale = || needs.map(|need| comparison.is_stale(need, &client));
+    let reasons = [
+        ComparisonReason::Judge,
+        ComparisonReason::Start,
+        ComparisonReason::StartNow,
+    ];
+    let stale = || reasons.map(|reason| comparison.is_stale(reason, &client));
     assert_eq!(stale(), [true; 3]);
-    for need in needs {
-        let compared = comparison.compare(need, "s", &client, &locked, &none);
+    for reason in reasons {
+        let compared = comparison.compare(reason, "s", &client, &locked, &none);
         compared.await.unwrap();
     }
     assert_eq!((lists(&server), stale()), (2, [false, false, true]));
@@ -138,7 +142,7 @@ async fn comparison_counts_for_a_minute_but_never_for_the_start_of_an_approved_c
     assert_eq!(stale(), [false, false, true]);
     age(&comparison, Duration::from_secs(11));
     assert_eq!(stale(), [true; 3]);
-    let compared = comparison.compare(Need::Start, "s", &client, &locked, &none);
+    let compared = comparison.compare(ComparisonReason::Start, "s", &client, &locked, &none);
     compared.await.unwrap();
     assert_eq!((lists(&server), comparison.difference("a")), (3, None));
 }
@@ -150,20 +154,20 @@ async fn change_is_found_as_soon_as_the_server_announces_it() {
     let (client, comparison) = (server.client(), ToolComparison::default());
     let locked = locked(&[definition("x")]);
     let none = HeaderMap::new();
-    let compare = || comparison.compare(Need::Start, "s", &client, &locked, &none);
+    let compare = || comparison.compare(ComparisonReason::Start, "s", &client, &locked, &none);
     compare().await.unwrap();
     text.send_replace("y");
     compare().await.unwrap();
     assert_eq!((lists(&server), comparison.difference("a")), (1, None));
     assert_eq!(called(&client).await, succeeded("done"));
-    assert!(comparison.is_stale(Need::Start, &client));
+    assert!(comparison.is_stale(ComparisonReason::Start, &client));
     compare().await.unwrap();
     let detail = comparison.difference("a").unwrap().detail;
     assert_eq!(
         (lists(&server), detail.as_str()),
         (2, "Now different: description.")
     );
-    assert!(!comparison.is_stale(Need::Start, &client));
+    assert!(!comparison.is_stale(ComparisonReason::Start, &client));
 }
 
 #[tokio::test]
@@ -195,7 +199,7 @@ async fn tools_that_are_new_at_the_server_are_logged_once() {
     ] {
         names.send_replace(listed.to_vec());
         let none = HeaderMap::new();
-        let compared = comparison.compare(Need::StartNow, "s", &client, &locked, &none);
+        let compared = comparison.compare(ComparisonReason::StartNow, "s", &client, &locked, &none);
         compared.await.unwrap();
         let logged = captured.text();
         let logged = logged.matches("not those that were reviewed").count();
@@ -210,24 +214,30 @@ async fn start_fails_while_no_comparison_can_be_made_and_judging_waits_a_while()
     let (client, comparison) = (server.client(), ToolComparison::default());
     let locked = locked(&[definition("x")]);
     let none = HeaderMap::new();
-    for need in [Need::Judge, Need::Start, Need::StartNow] {
-        let compared = comparison.compare(need, "s", &client, &locked, &none).await;
+    for reason in [
+        ComparisonReason::Judge,
+        ComparisonReason::Start,
+        ComparisonReason::StartNow,
+    ] {
+        let compared = comparison
+            .compare(reason, "s", &client, &locked, &none)
+            .await;
         assert_eq!(compared.unwrap_err(), "the server answered 503");
     }
     assert_eq!((lists(&server), server.calls().len()), (3, 0));
     let judged = comparison
-        .compare(Need::Judge, "s", &client, &locked, &none)
+        .compare(ComparisonReason::Judge, "s", &client, &locked, &none)
         .await;
     assert_eq!((judged, lists(&server)), (Ok(()), 3));
     age(&comparison, PAUSE_AFTER_FAILURE);
-    assert!(comparison.is_stale(Need::Judge, &client));
+    assert!(comparison.is_stale(ComparisonReason::Judge, &client));
     text.send_replace("y");
-    let started = comparison.compare(Need::StartNow, "s", &client, &locked, &none);
+    let started = comparison.compare(ComparisonReason::StartNow, "s", &client, &locked, &none);
     started.await.unwrap();
     assert!(comparison.difference("a").is_some());
     text.send_replace("down");
     age(&comparison, Duration::from_secs(61));
-    let compared = comparison.compare(Need::StartNow, "s", &client, &locked, &none);
+    let compared = comparison.compare(ComparisonReason::StartNow, "s", &client, &locked, &none);
     assert!(compared.await.is_err());
     assert!(
         comparison.difference("a").is_some(),
@@ -243,7 +253,8 @@ async fn concurrent_starts_share_the_comparison_that_began_after_them_failed_or_
         let (client, comparison) = (server.client(), ToolComparison::default());
         let locked = locked(&[definition("x")]);
         let none = HeaderMap::new();
-        let compare = || comparison.compare(Need::StartNow, "s", &client, &locked, &none);
+        let compare =
+            || comparison.compare(ComparisonReason::StartNow, "s", &client, &locked, &none);
         let compared = join_all((0..8).map(|_| compare())).await;
         assert!(compared.iter().all(|compared| compared.is_ok() == works));
         // The first caller begins a comparison before the other seven callers call `compare`, so

@@ -9,7 +9,7 @@ use reqwest::header::HeaderMap;
 use serde_json::json;
 
 use super::super::client::{Client, Connection};
-use super::super::comparison::{Need, ToolComparison};
+use super::super::comparison::{ComparisonReason, ToolComparison};
 use super::super::content::NO_RESULT;
 use super::super::fake::{NET, OwnedCall, Quick, called, succeeded};
 use super::super::lock::LockedServer;
@@ -132,7 +132,7 @@ async fn prepared(client: &Client, comparison: &ToolComparison) {
         tools: BTreeMap::new(),
     };
     let none = HeaderMap::new();
-    let compared = comparison.compare(Need::Start, "files", client, &locked, &none);
+    let compared = comparison.compare(ComparisonReason::Start, "files", client, &locked, &none);
     compared.await.unwrap();
 }
 
@@ -380,11 +380,12 @@ async fn preparation_of_a_call_waits_for_the_check_of_a_busy_child_and_lists_no_
     prepared(&client, &comparison).await;
     let late = McpOutcome::Unknown(NO_ANSWER_IN_TIME.to_owned());
     assert_eq!(called(&client).await, late);
-    let stale = [Need::Judge, Need::Start].map(|need| comparison.is_stale(need, &client));
+    let stale = [ComparisonReason::Judge, ComparisonReason::Start]
+        .map(|reason| comparison.is_stale(reason, &client));
     assert_eq!(stale, [false, true]);
     let releasing = async { std::fs::write(server.directory.path().join("go"), "").unwrap() };
     tokio::join!(prepared(&client, &comparison), releasing);
-    assert!(!comparison.is_stale(Need::Start, &client));
+    assert!(!comparison.is_stale(ComparisonReason::Start, &client));
     let counts = ["ping", "tools/list", "started"].map(|note| server.count(note));
     assert_eq!(counts, [1, 1, 1]);
 }

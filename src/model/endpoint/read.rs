@@ -9,7 +9,7 @@ use reqwest::Response;
 
 use super::{AttemptOutcome, Endpoint, NetFailure, PieceEmitter, Protocol, net};
 use crate::model::protocol::{StreamReader, StreamState, retryable};
-use crate::net::sse::{Decoder, is_event_stream};
+use crate::net::sse::{Decoder, SseEvent, is_event_stream};
 use crate::task::text::from_bytes;
 
 /// The maximum length of an answer, in bytes. The limit applies to an unstreamed body, to each
@@ -74,22 +74,35 @@ impl<P: Protocol> EventStream<P> {
             unparsed.extend_from_slice(bytes);
         }
         for event in events {
-            match self.reader.read_event(&event, emitter)? {
+            match self.read_event(&event, emitter)? {
                 StreamState::Ended => return Ok(StreamState::Ended),
                 StreamState::Open => {}
             }
         }
-        if self.bytes_read > MAX_STREAM_BYTES || self.reader.held_bytes() > MAX_ANSWER_BYTES {
+        if self.bytes_read > MAX_STREAM_BYTES {
             Err(too_long())
         } else {
             Ok(StreamState::Open)
         }
     }
 
+    fn read_event(
+        &mut self,
+        event: &SseEvent,
+        emitter: &mut PieceEmitter<'_>,
+    ) -> Result<StreamState, AttemptOutcome> {
+        let state = self.reader.read_event(event, emitter)?;
+        if self.reader.held_bytes() > MAX_ANSWER_BYTES {
+            Err(too_long())
+        } else {
+            Ok(state)
+        }
+    }
+
     /// Reads the event that the end of the stream completes, if there is one. Returns the outcome.
     fn finish(mut self, emitter: &mut PieceEmitter<'_>) -> AttemptOutcome {
         let last = self.decoder.finish();
-        match last.map(|event| self.reader.read_event(&event, emitter)) {
+        match last.map(|event| self.read_event(&event, emitter)) {
             Some(Err(attempt)) => attempt,
             Some(Ok(_)) | None => self.reader.finish(emitter),
         }

@@ -100,11 +100,11 @@ pub(in crate::policy) enum Function {
 pub(in crate::policy) struct Loop {
     pub(in crate::policy) over: ExprNode,
     pub(in crate::policy) filter: Option<ExprNode>,
-    pub(in crate::policy) yields: Yields,
+    pub(in crate::policy) result: LoopResult,
 }
 
 #[derive(Debug)]
-pub(in crate::policy) enum Yields {
+pub(in crate::policy) enum LoopResult {
     All(ExprNode),
     Exists(ExprNode),
     ExistsOne(ExprNode),

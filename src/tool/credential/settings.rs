@@ -19,7 +19,7 @@ pub struct Settings {
     pub fields: BTreeMap<String, Field>,
     /// How long the credential is kept at most. Default: until the task ends.
     #[serde(with = "optional_duration")]
-    #[schemars(with = "Option<duration_text::Text>")]
+    #[schemars(with = "duration_text::Text")]
     pub expires_in: Option<Duration>,
 }
 

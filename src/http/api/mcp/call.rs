@@ -82,11 +82,11 @@ impl McpRequest<'_> {
         let canceled = CancellationToken::new();
         let request = request_name(&self.agent.name, self.session, &self.id);
         let request = (request, canceled.clone());
-        let wait = Prefer::read(self.headers).wait_or(self.gate.hold);
-        let wait = wait.min(longest_wait(self.caller));
+        let preferred = Prefer::read(self.headers).wait_or(self.gate.hold);
+        let wait_with_slot = preferred.min(longest_wait(self.caller));
         let waiting = &self.http.waiting_asks;
         let slot = waiting.take_slot(self.caller, &self.http.settings, Some(request));
-        let wait = slot.as_ref().map_or(Duration::ZERO, |_| wait);
+        let wait = slot.as_ref().map_or(Duration::ZERO, |_| wait_with_slot);
         // If there is no slot, too many proposals already wait. The client is then not asked to
         // repeat the request, because repetitions would add to the load.
         let client_repeats =

@@ -53,7 +53,7 @@ pub(crate) async fn next_question_line(
             @match &next {
                 Some(next) => {
                     a autofocus[own.is_some()] href=(format!("{}/resume/{}", site.prefix, next.spec.request_id)) {
-                        (fill(texts.next, &[("summary", &summary(next, texts))]))
+                        span.exact { (fill(texts.next, &[("summary", &summary(next, texts))])) }
                     }
                     @if count > 0 { " · " (fill(texts.more_wait, &[("count", &more)])) }
                 }

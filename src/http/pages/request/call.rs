@@ -107,7 +107,7 @@ pub(super) fn approvals(view: &View<'_>, call: &RequestedCall) -> Markup {
             @if !call.approvals.is_empty() {
                 ul {
                     @for approval in &call.approvals {
-                        li { (visible(&approval.by)) " · " (time_tag(&approval.at)) }
+                        li { bdi { (visible(&approval.by)) } " · " (time_tag(&approval.at)) }
                     }
                 }
             }

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use maud::{Markup, html};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::deadline::duration_text;
 use super::form::default_form;
@@ -243,8 +243,9 @@ fn titled_default_form(view: &View<'_>) -> Value {
     form
 }
 
-/// Renders the fields of a form that a tool's server wrote. If the server asks the person to visit
-/// a page instead, renders a button alone.
+/// Renders the fields of a form that a tool's server wrote. If the form has no fields, because the
+/// server asks for consent alone, or if the server asks the person to visit a page instead, renders
+/// a button alone.
 pub(super) fn elicitation_fields(view: &View<'_>) -> Markup {
     let words = view.words;
     let schema = view.request.form.clone().unwrap_or_else(default_form);
@@ -253,6 +254,9 @@ pub(super) fn elicitation_fields(view: &View<'_>) -> Markup {
         @if page_address(view).is_some() {
             input type="hidden" name="field.opened" value="true";
             button type="submit" { (words.page_done) }
+        } @else if schema.get("properties").and_then(Value::as_object).is_some_and(Map::is_empty) {
+            input type="hidden" name="result" value="{}";
+            button type="submit" { (words.confirm_yes) }
         } @else {
             fieldset.agent {
                 legend.by { (words.by_server) }
@@ -421,5 +425,43 @@ pub(super) fn reconcile_fields(view: &View<'_>) -> Markup {
     html! {
         (result_fields(view, FormName::Answer, "", 6, "text"))
         button type="submit" { (view.words.reconcile_send) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use serde_json::json;
+
+    use super::super::form::to_json;
+    use super::super::tests::page_in;
+    use crate::http::openapi::sample;
+    use crate::http::pages::language::Language;
+    use crate::task::request::RequestKind;
+
+    #[test]
+    fn question_of_a_server_that_asks_for_consent_alone_is_answered_by_a_button() {
+        let mut row = sample::of_kind(RequestKind::Elicitation);
+        row.spec.form = Some(
+            json!({"type": "object", "properties": {}, "required": [], "additionalProperties": false}),
+        );
+        for (language, text) in [
+            (Language::English, "Yes, confirmed"),
+            (Language::Chinese, "是，确认"),
+        ] {
+            let page = page_in(language, &row, &sample::caller());
+            let button = format!(
+                "<input type=\"hidden\" name=\"result\" value=\"{{}}\"><button type=\"submit\">{text}</button>"
+            );
+            assert!(page.contains(&button), "{page}");
+            assert_eq!(page.matches(" name=\"result\"").count(), 1, "{page}");
+        }
+        let fields = [("action", "respond"), ("result", "{}")];
+        let fields = fields.map(|(name, text)| (name.to_owned(), text.to_owned()));
+        assert_eq!(
+            to_json(&row, &BTreeMap::from(fields)).unwrap(),
+            r#"{"action":"respond","response":{}}"#
+        );
     }
 }

@@ -249,11 +249,22 @@ impl<'v> InputField<'v> {
         // keyboard has a comma and no point, so a number with decimals keeps the whole keyboard.
         let has_digits_only =
             matches!(&field.value, FieldValue::Number(true, Some(min), _) if !min.starts_with('-'));
+        let kind = if secret {
+            "password"
+        } else {
+            format.filter(|_| !is_date).unwrap_or("text")
+        };
+        // In a password field, a browser ignores `off` and fills in a password that it has saved
+        // for this service, such as the key of the sign-in page.
+        let autocomplete = if kind == "password" {
+            "new-password"
+        } else {
+            "off"
+        };
         html! {
-            input class=[self.default.map(|_| "exact")] id=(self.id()) name=(self.name)
-                type=(if secret { "password" } else { format.filter(|_| !is_date).unwrap_or("text") })
+            input class=[self.default.map(|_| "exact")] id=(self.id()) name=(self.name) type=(kind)
                 inputmode=[has_digits_only.then_some("numeric")] placeholder=[is_date.then_some("YYYY-MM-DD")]
-                required[field.required] list=[list] autocomplete="off"
+                required[field.required] list=[list] autocomplete=(autocomplete)
                 value=[self.shown_text().filter(|_| !secret)] aria-invalid=[self.aria_invalid()]
                 aria-describedby=[self.aria_described_by(field.description.is_some())];
         }
@@ -369,4 +380,29 @@ fn part_label(view: &View<'_>, part: &str) -> String {
         other => return visible(other),
     };
     label.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::tests::page;
+    use crate::http::openapi::sample;
+    use crate::task::request::RequestKind;
+
+    #[test]
+    fn password_field_is_not_filled_with_the_saved_key_of_the_sign_in_page() {
+        let credentials = sample::of_kind(RequestKind::Credentials);
+        let mut result = sample::of_kind(RequestKind::ExternalResult);
+        result.spec.form = Some(json!({"type": "object", "properties": {
+            "code": {"type": "string", "format": "password"}}}));
+        for (row, count) in [(credentials, 2), (result, 1)] {
+            let page = page(&row, &sample::caller());
+            let inputs = page.split("<input ").skip(1);
+            let tags = inputs.filter_map(|rest| Some(rest.split_once('>')?.0));
+            let passwords = tags.filter(|tag| tag.contains("type=\"password\""));
+            let kept = passwords.filter(|tag| tag.contains("autocomplete=\"new-password\""));
+            assert_eq!(kept.count(), count, "{page}");
+        }
+    }
 }

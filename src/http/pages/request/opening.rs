@@ -13,6 +13,7 @@ use super::question::decision_section;
 use crate::http::pages::layout::visible;
 use crate::http::pages::translations::fill;
 use crate::http::wire::request::{RequestedCall, WireVerdict};
+use crate::task::request_kind::ResponseKind;
 use crate::task::verdict::NO_RULE_MATCHES;
 
 /// Returns the page's heading, which also appears in the title of the browser's tab. The heading is
@@ -113,6 +114,8 @@ fn later_requests(view: &View<'_>) -> Markup {
 fn reasons(view: &View<'_>) -> Markup {
     let (words, kind) = (view.words, view.request.kind);
     let part = kind_part(kind, words);
+    // The message then has the text of the server's question. Otherwise the operator wrote it.
+    let asked_by_server = kind.properties().response == ResponseKind::ServerForm;
     let own = view.own_calls();
     let mut texts: Vec<String> = Vec::new();
     for (_, call) in &own {
@@ -122,7 +125,9 @@ fn reasons(view: &View<'_>) -> Markup {
     html! {
         @if !kind.properties().decides_calls && !asked_by_agent(view.row) { p.why { strong { (part.heading) } } }
         @if let Some(about) = part.about { p.why { (about) } }
-        @if let Some(message) = &view.row.spec.terms.message { p.why { (visible(message)) } }
+        @if let Some(message) = &view.row.spec.terms.message {
+            p.why.exact[asked_by_server] { (visible(message)) }
+        }
         @for reason in &texts { p.why { (reason) } }
     }
 }
@@ -139,5 +144,26 @@ pub(super) fn reason(view: &View<'_>, call: &RequestedCall) -> Option<String> {
         Some("") => no_rule(),
         Some(more) => Some(format!("{}{}", view.texts.no_rule_why, visible(more))),
         None => Some(visible(reason)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::page;
+    use crate::http::openapi::sample;
+    use crate::task::request::RequestKind;
+
+    #[test]
+    fn only_a_message_with_a_servers_question_is_shown_in_the_order_of_its_characters() {
+        let asked = page(
+            &sample::of_kind(RequestKind::Elicitation),
+            &sample::caller(),
+        );
+        let line = "<p class=\"why exact\">files asks: Which folder?</p>";
+        assert!(asked.contains(line), "{asked}");
+        let mut row = sample::request();
+        row.spec.terms.message = Some("Ask finance.".to_owned());
+        let held = page(&row, &sample::approver());
+        assert!(held.contains("<p class=\"why\">Ask finance.</p>"), "{held}");
     }
 }

@@ -362,7 +362,7 @@ fn page_names_approvers_so_far_and_those_missing() {
         mine.contains("1 of 2; still needed: 1 of user dana, group finance"),
         "{mine}"
     );
-    assert!(mine.contains("<li>bob · <time datetime=\"2026-11-03T09:31:00.000000Z\">"));
+    assert!(mine.contains("<li><bdi>bob</bdi> · <time datetime=\"2026-11-03T09:31:00.000000Z\">"));
     assert!(
         mine.contains("You have answered; other people have not answered yet.")
             && !mine.contains("<button")

@@ -224,6 +224,19 @@ async fn message_over_16_mib_leaves_the_outcome_unknown() {
 }
 
 #[tokio::test]
+async fn answer_of_16_mib_of_json_is_read_and_a_longer_answer_is_not() {
+    let unreadable = McpOutcome::Unknown(NO_RESULT.to_owned());
+    for (length, expected) in [(16 << 20, succeeded("done")), ((16 << 20) + 1, unreadable)] {
+        let outcome = answered(move |seen| {
+            let json = seen.result_text(&said("done"));
+            let body = " ".repeat(length - json.len()) + &json;
+            Some(answer(200, "application/json", body))
+        });
+        assert_eq!(outcome.await, expected, "{length}");
+    }
+}
+
+#[tokio::test]
 async fn requests_of_a_server_in_its_answer_are_replied_to_while_the_call_waits() {
     let replies = Arc::new(Mutex::new(Vec::new()));
     let got = Arc::clone(&replies);

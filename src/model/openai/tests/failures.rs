@@ -177,16 +177,79 @@ async fn reasoning_that_the_endpoint_refuses_is_left_out_of_a_second_request() {
 }
 
 #[tokio::test]
-async fn endpoint_that_then_misses_the_reasoning_fails_with_its_first_refusal() {
-    let said = ["Corrupted thought signature.", "A call lacks its thought."];
-    let refused = said.map(|said| http("400 Bad Request", "", said));
-    let endpoint = Endpoint::new(refused.into()).await;
-    let (model, _) = client(settings(&endpoint.url));
-    let (asked, _) = prompt_with_reasoning();
-    let answer = model.answer(&asked, &DiscardingSink).await;
-    let detail = answer.unwrap_err().detail;
-    assert!(detail.ends_with(said[0]), "{detail}");
-    assert_eq!(endpoint.seen().len(), 2);
+async fn endpoint_that_also_refuses_the_second_request_fails_with_both_refusals() {
+    let answered = "it answered with status 400: ";
+    let (old, other) = ("Old thought", "No `reasoning_effort`");
+    let (long, cut) = ("thought ".repeat(99), "thought ".repeat(62) + "thou…");
+    for (first, second, shown) in [
+        (
+            old,
+            other,
+            format!("{old}; without the earlier reasoning, {answered}{other}"),
+        ),
+        (old, old, old.to_owned()),
+        (long.as_str(), other, cut),
+    ] {
+        let refused = [first, second].map(|said| http("400 Bad Request", "", said));
+        let endpoint = Endpoint::new(refused.into()).await;
+        let (model, _) = client(settings(&endpoint.url));
+        let (asked, _) = prompt_with_reasoning();
+        let answer = model.answer(&asked, &DiscardingSink).await;
+        let why = format!("(after 2 attempts): {answered}{shown}");
+        assert_eq!(
+            answer.unwrap_err().detail,
+            format!("Model `main` gave no usable answer {why}")
+        );
+        assert_eq!(endpoint.seen().len(), 2);
+    }
+}
+
+#[tokio::test]
+async fn reasoning_that_an_error_inside_a_success_refuses_is_left_out_of_a_second_request() {
+    let (asked, turns) = prompt_with_reasoning();
+    let stream = "content-type: text/event-stream\r\n";
+    let begun = "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n";
+    let coded = json!({"error": {"message": "failed", "code": 400,
+        "metadata": {"raw": "Invalid `signature` in `thinking` block"}}});
+    let typed = json!({"message": "Old thought", "type": "invalid_request_error"});
+    for refused in [
+        http("200 OK", "", &coded.to_string()),
+        http("200 OK", stream, &format!("{begun}data: {coded}\n\n")),
+        http(
+            "200 OK",
+            stream,
+            &format!("event: error\ndata: {typed}\n\n"),
+        ),
+    ] {
+        let endpoint = Endpoint::new(vec![refused.clone(), hello()]).await;
+        let (model, clock) = client(settings(&endpoint.url));
+        let answer = model.answer(&asked, &DiscardingSink).await;
+        assert_eq!(answer.unwrap().text.as_deref(), Some("hello"), "{refused}");
+        let seen = endpoint.seen();
+        let sent = seen.iter().map(|seen| &seen.body["messages"][2]);
+        assert!(sent.eq(&turns), "{refused}");
+        assert!(clock.slept.lock().unwrap().is_empty());
+        let (answer, endpoint, _) = ask(vec![refused, hello()]).await;
+        assert!(answer.is_err(), "nothing could be left out");
+        assert_eq!(endpoint.seen().len(), 1);
+    }
+}
+
+#[tokio::test]
+async fn answer_that_its_last_event_makes_too_long_is_given_up() {
+    let half = format!(
+        "data: {{\"choices\":[{{\"delta\":{{\"content\":\"{}\"}},\"finish_reason\":\"stop\"}}]}}",
+        "x".repeat(5 << 20)
+    );
+    let stream = "content-type: text/event-stream\r\n";
+    for end in ["", "\n\ndata: [DONE]\n\n"] {
+        let long = http("200 OK", stream, &format!("{half}\n\n{half}{end}"));
+        let (answer, ..) = ask(vec![long, hello()]).await;
+        assert_eq!(
+            answer.unwrap_err().detail,
+            "Model `main` gave no usable answer: its answer is longer than 8 MiB"
+        );
+    }
 }
 
 #[tokio::test]
