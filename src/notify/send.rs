@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use futures_util::future::join_all;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::attempt_result::AttemptResult;
@@ -101,6 +100,10 @@ fn shows_outage(attempt: &Attempt) -> bool {
     }
 }
 
+/// The event of a webhook's message, as the joint read of a claim found it: no event if it no longer
+/// exists. `None` if that read failed, so the attempt has to read the event.
+type EventRead = Option<Result<Option<MessageEvent>, ReadError>>;
+
 impl Sender {
     /// Finds the entries with due deliveries, and starts as many attempts as there are free slots.
     pub(super) async fn start_attempts(self: &Arc<Self>) {
@@ -166,7 +169,7 @@ impl Sender {
         failpoint::reach("deliver.claimed");
         let (sender, state) = (Arc::clone(self), Arc::clone(state));
         self.attempts
-            .spawn(async move { sender.deliver_all(&state, &claimed, slots).await });
+            .spawn(sender.deliver_all(state, claimed, slots));
         true
     }
 
@@ -209,49 +212,42 @@ impl Sender {
         Ok(claimed.into_iter().map(|one| vec![one]).collect())
     }
 
-    /// Makes the attempts of one claim at the same time, each with one of `slots`.
+    /// Starts the attempts of one claim, each with one of `slots`. First reads the events of webhooks'
+    /// messages together. If this read fails, each attempt reads its own event, so that an event
+    /// that cannot be read stops no other message.
     async fn deliver_all(
-        &self,
-        state: &EntryState,
-        claimed: &[Vec<ClaimedDelivery>],
+        self: Arc<Self>,
+        state: Arc<EntryState>,
+        claimed: Vec<Vec<ClaimedDelivery>>,
         slots: Vec<SendSlot>,
     ) {
-        let events = match &state.entry.channel {
-            Channel::Webhook(_) => {
-                let ids: Vec<_> = claimed.iter().flatten().map(|one| one.id).collect();
-                self.store.message_events(&ids).await
-            }
-            Channel::Mail(_) | Channel::Slack(_) | Channel::Teams(_) => Ok(BTreeMap::new()),
+        let ids = match &state.entry.channel {
+            Channel::Webhook(_) => claimed.iter().flatten().map(|one| one.id).collect(),
+            Channel::Mail(_) | Channel::Slack(_) | Channel::Teams(_) => Vec::new(),
         };
-        let mut events = match events {
-            Ok(events) => events,
-            // No attempt is recorded. The deliveries are claimed again after their lease.
-            Err(error) => {
-                tracing::debug!(entry = state.entry.name, %error, "events could not be read");
-                drop(slots);
-                return self.slot_freed.notify_one();
-            }
+        let mut events = match ids.as_slice() {
+            [] => Ok(BTreeMap::new()),
+            ids => self.store.message_events(ids).await,
         };
-        let attempts = claimed.iter().zip(slots).map(|(claimed, slot)| {
-            let event = claimed.first().and_then(|first| events.remove(&first.id));
-            async move {
-                self.deliver(state, claimed, event).await;
+        for (claimed, slot) in claimed.into_iter().zip(slots) {
+            let id = claimed.first().map(|first| first.id);
+            let event = match (&mut events, id) {
+                (Ok(events), Some(id)) => Some(events.remove(&id).transpose()),
+                (Ok(_) | Err(_), _) => None,
+            };
+            let (sender, state) = (Arc::clone(&self), Arc::clone(&state));
+            self.attempts.spawn(async move {
+                sender.deliver(&state, &claimed, event).await;
                 drop(slot);
-                self.slot_freed.notify_one();
-            }
-        });
-        join_all(attempts).await;
+                sender.slot_freed.notify_one();
+            });
+        }
     }
 
     /// Makes one attempt to send the message of these deliveries, and records the attempt. For a
     /// webhook, `claimed` has a single delivery, because a webhook does not gather. `event` is the
-    /// event of this delivery; `None` if it no longer exists.
-    async fn deliver(
-        &self,
-        state: &EntryState,
-        claimed: &[ClaimedDelivery],
-        event: Option<Result<MessageEvent, ReadError>>,
-    ) {
+    /// event of this delivery.
+    async fn deliver(&self, state: &EntryState, claimed: &[ClaimedDelivery], event: EventRead) {
         match (&state.entry.channel, claimed) {
             (Channel::Webhook(hook), [claimed]) => {
                 self.deliver_event(state, hook, claimed, event).await;
@@ -272,7 +268,7 @@ impl Sender {
         state: &EntryState,
         hook: &WebhookChannel,
         claimed: &ClaimedDelivery,
-        event: Option<Result<MessageEvent, ReadError>>,
+        event: EventRead,
     ) {
         let prepared = match self.prepare_message(state, hook, claimed, event).await {
             Ok(prepared) => prepared,
@@ -312,7 +308,7 @@ impl Sender {
         state: &EntryState,
         hook: &WebhookChannel,
         claimed: &ClaimedDelivery,
-        event: Option<Result<MessageEvent, ReadError>>,
+        event: EventRead,
     ) -> Result<PreparedMessage, ReadError> {
         let entry = &state.entry;
         // The delivery was made for a person, when the entry still sent mail. Each recipient of the
@@ -344,7 +340,13 @@ impl Sender {
         {
             return Ok(PreparedMessage::Unsent(NextState::Dropped, UNSELECTED));
         }
-        let Some(event) = event.transpose()? else {
+        let event = if let Some(read) = event {
+            read?
+        } else {
+            let mut events = self.store.message_events(from_ref(&claimed.id)).await?;
+            events.remove(&claimed.id).transpose()?
+        };
+        let Some(event) = event else {
             return Ok(PreparedMessage::Unsent(NextState::Dead, "gone"));
         };
         let filter = &entry.event_filter;

@@ -2,8 +2,8 @@
 //! statement, in one commit (see `shared_queue.rs`).
 //!
 //! Invariants: an attempt is recorded only if the row still has the lease under which the attempt
-//! was made. If the statement for several attempts fails, each attempt is recorded by a statement
-//! of its own. So an attempt that cannot be recorded makes no other attempt fail.
+//! was made. If the database refuses the statement for several attempts, each attempt is recorded by
+//! a statement of its own. So an attempt that cannot be recorded makes no other attempt fail.
 
 use std::collections::HashSet;
 use std::slice::from_ref;
@@ -13,6 +13,7 @@ use std::time::Duration;
 use rusqlite::Transaction;
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
+use tokio::time::timeout;
 use uuid::Uuid;
 
 use super::change_rows::micros;
@@ -20,6 +21,10 @@ use super::db::{DatabaseEngine, DbFailure, Sql, Value};
 use super::shared_queue::SharedQueue;
 use super::sqlite::count_written;
 use super::{ReadError, Store};
+
+/// The time after which a caller no longer waits for the shared statement, and records its attempt
+/// alone. The shared statement may wait for a lock or for a connection that is silent.
+const MAX_WAIT: Duration = Duration::from_secs(1);
 
 /// The result of one attempt to send a message.
 #[derive(Clone, Debug, PartialEq)]
@@ -230,7 +235,7 @@ impl Store {
                 drop(recorder);
             });
         }
-        if let Ok(recorded) = result.await {
+        if let Ok(Ok(recorded)) = timeout(MAX_WAIT, result).await {
             return recorded;
         }
         let lines = self.record(from_ref(&ended)).await?;
@@ -243,7 +248,10 @@ impl Store {
             // The attempts of one claim often end together. The Tokio tasks that are ready to run
             // now come first, and may add their attempts to the batch.
             yield_now().await;
-            let batch = self.inner.attempt_queue.take(|_| true);
+            let batch = self
+                .inner
+                .attempt_queue
+                .take(|(_, reply)| !reply.is_closed());
             if batch.is_empty() {
                 return;
             }

@@ -56,7 +56,7 @@ pub struct ClaimedDelivery {
     pub attempts: i64,
     /// Whether the due time of an attempt was set without the backoff. Two events do this: another
     /// message to the entry succeeds ([`Store::make_waiting_deliveries_due`]), or the receiver asks
-    /// for a wait after too many messages ([`NextState::Postponed`]).
+    /// for a wait after too many messages ([`super::NextState::Postponed`]).
     pub came_early: bool,
     /// The end of the claim's lease, in microseconds. This value fences off slow senders: an
     /// attempt is recorded only while the row still has the value.

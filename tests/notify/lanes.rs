@@ -107,7 +107,7 @@ async fn lease_covers_one_message_so_a_slow_receiver_gets_none_twice(on: On) {
 async fn messages_of_one_claim_are_sent_at_the_same_time(on: On) {
     let fixture = NotifyFixture::start(on, BACKEND).await;
     fixture.server.close();
-    // With the stopped clock, no attempt ends by its time limit.
+    // With the stopped clock, a failed attempt is not made again.
     fixture.clock.stop();
     // One commit opens the request and pauses the task, so both messages are due together.
     fixture.app.held().await;

@@ -364,7 +364,8 @@ async fn tree_is_found_by_its_keys_on_both_engines() {
 }
 
 /// The claim must search the index `delivery_recipient`, and read only due deliveries of the
-/// person. By the index `delivery_due`, it would also read due deliveries to other people.
+/// person. By the index `delivery_once`, it would also read the person's ended deliveries. By the
+/// index `delivery_due`, it would also read due deliveries to other people.
 #[tokio::test]
 async fn due_deliveries_of_a_person_are_found_through_their_index_on_both_engines() {
     let (postgres, sqlite) = (StoreFixture::postgres().await, StoreFixture::sqlite().await);
