@@ -241,6 +241,13 @@ pub(crate) fn earlier_key_in_other_case<'m, V>(
     earlier.find(|own| own.eq_ignore_ascii_case(key))
 }
 
+/// Returns `usual` in a normal run of the tests, and `long` in a run of `scripts/chaos counts`.
+#[cfg(test)]
+pub(crate) fn repetitions(usual: usize, long: usize) -> usize {
+    let is_long_run = std::env::var_os("HOLDPOINT_TEST_LONG").is_some();
+    if is_long_run { long } else { usual }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,5 +1,6 @@
 //! Tests each kind of request with each way to answer it and each reason to refuse the answer.
-//! `TAKEN` has one line for each accepted answer. Every other answer is refused with 422.
+//! `TAKEN` has one line for each accepted answer. Every other answer is refused with 422. A usual
+//! run divides the lines between the two databases.
 
 mod stored_decisions;
 mod taken_answers;
@@ -268,6 +269,7 @@ async fn is_taken_once<'a>(
 /// is the request's status. Wrong callers, wrong digests and answers of other kinds must get the
 /// same refusals as for an open request.
 async fn nothing_is_taken_any_more(
+    on: On,
     app: &TestApp,
     question: &Question,
     kind: &str,
@@ -276,7 +278,7 @@ async fn nothing_is_taken_any_more(
     stands: &str,
 ) {
     let before = state(app, &question.task).await;
-    for taken in TAKEN.iter().filter(|taken| taken.kind == kind) {
+    for taken in on.share(TAKEN.iter().filter(|taken| taken.kind == kind)) {
         let about = format!("{kind} {} {stands}", taken.answer);
         let (path, body) = post(question, kind, taken.answer);
         let late = send(&app.owner().keyed("late"), &path, &body).await;
@@ -382,7 +384,7 @@ async fn every_kind_of_request_takes_exactly_its_own_answers(on: On) {
             "{kind}: a refusal changed something"
         );
     }
-    for taken in &TAKEN {
+    for taken in on.share(&TAKEN) {
         one_is_taken(&app, taken).await;
     }
     app.stop().await;
@@ -395,8 +397,8 @@ async fn withdrawn_request_of_any_kind_takes_no_answer(on: On) {
         let question = ask(&app, kind).await;
         let canceled = app.owner().cancel(&question.task).await;
         assert_eq!(canceled.str("/status"), "Canceled", "{}", canceled.text);
-        nothing_is_taken_any_more(&app, &question, kind, 409, "request_withdrawn", "withdrawn")
-            .await;
+        let code = "request_withdrawn";
+        nothing_is_taken_any_more(on, &app, &question, kind, 409, code, "withdrawn").await;
     }
     app.stop().await;
 }
@@ -422,7 +424,8 @@ async fn overdue_request_of_any_kind_takes_no_answer_swept_or_not(on: On) {
         }
         for (kind, question) in &questions {
             let stands = if swept { "expired" } else { "pending" };
-            nothing_is_taken_any_more(&app, question, kind, 410, "request_expired", stands).await;
+            let code = "request_expired";
+            nothing_is_taken_any_more(on, &app, question, kind, 410, code, stands).await;
             let journal = items(&app, &question.task).await;
             let closed: Vec<_> = journal
                 .iter()

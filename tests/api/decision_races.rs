@@ -59,7 +59,7 @@ async fn approved_by_all_at_once(app: &TestApp, other: Option<&TestApp>, times: 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sixty_four_simultaneous_approvals_run_the_call_once_on_sqlite() {
     let app = TestApp::start(On::Sqlite).await;
-    approved_by_all_at_once(&app, None, repetitions(20, 100)).await;
+    approved_by_all_at_once(&app, None, repetitions(10, 100)).await;
     app.stop().await;
 }
 
@@ -67,7 +67,7 @@ async fn sixty_four_simultaneous_approvals_run_the_call_once_on_sqlite() {
 async fn sixty_four_simultaneous_approvals_over_two_replicas_run_the_call_once() {
     let app = TestApp::start(On::Postgres).await;
     let other = app.replica().await;
-    approved_by_all_at_once(&app, Some(&other), repetitions(20, 100)).await;
+    approved_by_all_at_once(&app, Some(&other), repetitions(10, 100)).await;
     other.stop().await;
     app.stop().await;
 }

@@ -10,7 +10,7 @@ use crate::support::fake_chat_completions::{calls, text_answer};
 use crate::support::test_app::{ACCOUNTS, On, REFUNDS, TestApp};
 
 /// Arguments that do not fit `{order: integer, amount: number > 0}`, or that can be read in two
-/// ways.
+/// ways. A usual run divides them between the two databases.
 const HOSTILE: [&str; 30] = [
     r#"{"order": 1, "amount": "5"}"#,
     r#"{"order": "1", "amount": 5}"#,
@@ -53,7 +53,7 @@ async fn hostile_arguments_never_run_whatever_the_rule_says(on: On) {
         );
         let (head, _) = REFUNDS.split_once("policy:").unwrap();
         let app = TestApp::with(on, &format!("{head}{policy}{ACCOUNTS}")).await;
-        for arguments in HOSTILE {
+        for arguments in on.share(HOSTILE) {
             app.model
                 .then(calls(&[("refund", arguments)]))
                 .then(text_answer("I see"));

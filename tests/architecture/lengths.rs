@@ -2,8 +2,11 @@
 //! the product, and 100 for a function of the tests.
 
 use std::collections::BTreeSet;
+use std::sync::LazyLock;
 
-use super::tokens::{Place, Token, tokens};
+use regex::Regex;
+
+use super::tokens::{Place, tokens};
 use super::{Source, all_sources};
 
 const LONGEST_FILE: usize = 500;
@@ -55,14 +58,17 @@ struct Function<'t> {
     lines: usize,
 }
 
-fn functions(text: &str) -> Vec<Function<'_>> {
+static SIGNATURE: LazyLock<Regex> = LazyLock::new(|| {
     let signature =
         r#"^(\s*)(pub(\([^)]*\))? )?(default )?(const )?(async )?(unsafe )?(extern "C" )?fn (\w+)"#;
-    let signature = regex::Regex::new(signature).expect("a pattern");
+    Regex::new(signature).expect("a pattern")
+});
+
+fn functions(text: &str) -> Vec<Function<'_>> {
     let lines: Vec<_> = text.lines().collect();
     let mut found = Vec::new();
     for (at, line) in lines.iter().enumerate() {
-        let Some(parts) = signature.captures(line) else {
+        let Some(parts) = SIGNATURE.captures(line) else {
             continue;
         };
         let indent = parts.get(1).map_or("", |it| it.as_str());
@@ -85,12 +91,20 @@ fn functions(text: &str) -> Vec<Function<'_>> {
 
 /// Returns the modules of a file that are compiled for tests (`#[cfg(test)]`). For an inline
 /// module, also returns the numbers of the module's first and last line.
-fn test_modules(tokens: &[Token]) -> Vec<(String, Option<(usize, usize)>)> {
+fn test_modules(text: &str) -> Vec<(String, Option<(usize, usize)>)> {
+    if !text.contains("#[cfg(test)]") {
+        return Vec::new();
+    }
+    let tokens = tokens(text);
     let text = |at: usize| tokens.get(at).map_or("", |token| token.text.as_str());
     let mut found = Vec::new();
     for at in 0..tokens.len() {
-        let words: Vec<_> = (at..at + 7).map(text).collect();
-        if words != ["#", "[", "cfg", "(", "test", ")", "]"] {
+        let attribute = ["#", "[", "cfg", "(", "test", ")", "]"];
+        if !attribute
+            .into_iter()
+            .zip(at..)
+            .all(|(word, at)| text(at) == word)
+        {
             continue;
         }
         let mut next = at + 7;
@@ -124,23 +138,21 @@ fn test_modules(tokens: &[Token]) -> Vec<(String, Option<(usize, usize)>)> {
 
 fn long_functions(sources: &[Source]) -> Vec<String> {
     let mut only_tests: BTreeSet<Vec<String>> = BTreeSet::new();
-    for source in sources.iter().filter(|it| it.path.starts_with("src/")) {
+    let modules: Vec<_> = sources.iter().map(|it| test_modules(&it.text)).collect();
+    for (source, modules) in sources.iter().zip(&modules) {
         let module = Place::of_file(&source.path).module;
-        for (name, inline) in test_modules(&tokens(&source.text)) {
-            if inline.is_none() {
-                only_tests.insert(module.iter().cloned().chain([name]).collect());
+        for (name, inline) in modules {
+            if inline.is_none() && source.path.starts_with("src/") {
+                only_tests.insert(module.iter().chain([name]).cloned().collect());
             }
         }
     }
     let mut long = Vec::new();
-    for Source { path, text } in sources {
+    for (Source { path, text }, modules) in sources.iter().zip(modules) {
         let module = Place::of_file(path).module;
         let of_tests = path.starts_with("tests/")
             || (1..=module.len()).any(|end| only_tests.contains(&module[..end]));
-        let inline: Vec<_> = test_modules(&tokens(text))
-            .into_iter()
-            .filter_map(|(_, lines)| lines)
-            .collect();
+        let inline: Vec<_> = modules.into_iter().filter_map(|(_, lines)| lines).collect();
         for Function { name, at, lines } in functions(text) {
             let line = at + 1;
             let is_test = of_tests

@@ -3,6 +3,8 @@
 //! The binary is restarted until every task has ended. If a listed failpoint is never reached, the
 //! test fails.
 
+mod scenario;
+
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -10,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
 use macro_rules_attribute::apply;
-use serde_json::{Value, json};
 
+use self::scenario::{say, scenario};
 use super::chaos_run::{configure, journals, statuses};
 use super::checker::{Evidence, TaskRecord, check, report};
 use super::process::Replica;
@@ -20,12 +22,11 @@ use super::simulated_people::People;
 use super::tool_server::ToolServer;
 use super::{stored_prompts, with_failpoints};
 use crate::support::database::Database;
-use crate::support::pause;
-use crate::support::repetitions;
+use crate::support::is_long_run;
 use crate::support::test_app::On;
 
-/// The commits that each run of [`scenario`] makes several times. Each commit has two failpoints:
-/// one with the suffix `.before` and one with the suffix `.committed`.
+/// The commits that a whole run of [`scenario`] makes several times. Each commit has two
+/// failpoints: one with the suffix `.before` and one with the suffix `.committed`.
 const OFTEN: &[&str] = &[
     "task_status",
     "user_message",
@@ -39,7 +40,7 @@ const OFTEN: &[&str] = &[
     "take",
     "park",
 ];
-/// The commits that each run of [`scenario`] makes once. Each commit has two failpoints, as in
+/// The commits that a whole run of [`scenario`] makes once. Each commit has two failpoints, as in
 /// [`OFTEN`].
 const ONCE: &[&str] = &["request_closed", "late_result", "queue", "keep"];
 
@@ -67,7 +68,8 @@ fn first() -> Vec<String> {
 }
 
 /// Returns the failpoints that kill a process when it reaches them for the second time. Each
-/// failpoint has the suffix `@2`. Each run of [`scenario`] reaches these failpoints several times.
+/// failpoint has the suffix `@2`. A whole run of [`scenario`] reaches these failpoints several
+/// times.
 fn second() -> Vec<String> {
     let commits = OFTEN.iter().map(|point| format!("{point}.committed"));
     let others = ["submit.committed", "call.before", "call.answered"];
@@ -108,8 +110,16 @@ async fn process_killed_at_each_prompt_has_sent_only_what_is_stored_on_postgres(
 }
 
 /// Runs a task. The model kills the process each time it receives a prompt that it has not received
-/// before.
+/// before. A usual run divides the messages of the task between the two databases.
 async fn killed_by_each_prompt(on: On) {
+    let messages: &[&str] = if is_long_run() {
+        &["doubt 1", "long 1", "tree 1"]
+    } else {
+        match on {
+            On::Sqlite => &["tree 1"],
+            On::Postgres => &["doubt 1", "long 1", "doubt 2"],
+        }
+    };
     let database = Database::of(on).await;
     let (tool_server, model) = (Arc::new(ToolServer::start().await), Model::start().await);
     let folder = tempfile::tempdir().unwrap();
@@ -122,7 +132,7 @@ async fn killed_by_each_prompt(on: On) {
     let said = tokio::select! {
         said = async {
             let task = people.create("small 1").await;
-            for message in ["doubt 1", "long 1", "tree 1"] {
+            for message in messages {
                 people.settle(&task).await;
                 say(&people, &task, message).await;
             }
@@ -200,23 +210,29 @@ pub fn statements(on: On, number: u64) -> &'static [&'static str] {
     let chosen = usize::from(!(number / 4).is_multiple_of(2));
     match on {
         On::Sqlite => &STATEMENTS[..1],
-        On::Postgres if repetitions(1, 2) == 2 => &STATEMENTS,
+        On::Postgres if is_long_run() => &STATEMENTS,
         On::Postgres => &STATEMENTS[chosen..=chosen],
     }
 }
 
-/// Runs [`scenario`] once for each of these points, and kills the process at that point. A usual
+/// Returns whether the point with this number, counted from 1, is tested on this database. A usual
 /// run divides the points between the two databases: for each commit, the point before it is tested
-/// on one database and the point after it on the other. On Postgres, a usual run divides the points
-/// also between the two statements that write commits.
+/// on one database and the point after it on the other. `scripts/chaos counts` tests each point on
+/// both.
+pub fn is_tested(on: On, number: u64) -> bool {
+    is_long_run() || (number + (number - 1) / 2) % 2 == on as u64
+}
+
+/// Runs [`scenario`] once for each of these points that [`is_tested`] selects, and kills the
+/// process at that point. On Postgres, a usual run divides the points also between the two
+/// statements that write commits.
 async fn killed_at_each(on: On, points: Vec<String>) {
     let (tool_server, model) = (Arc::new(ToolServer::start().await), Model::start().await);
     let (wrong, stored) = (Mutex::new(Vec::new()), Mutex::new(HashSet::new()));
     let only = std::env::var_os("HOLDPOINT_TEST_POINT").map(|point| point.into_string().unwrap());
-    let share = repetitions(2, 1);
     let points = points.into_iter().zip(1_u64..);
     let points = points
-        .filter(|(_, number)| (number + number / 2) % share as u64 == on as u64 % share as u64)
+        .filter(|(_, number)| is_tested(on, *number))
         .filter(|(point, _)| only.as_ref().is_none_or(|only| point == only));
     let with_settings = points.flat_map(|(point, number)| {
         let settings = statements(on, number).iter();
@@ -382,107 +398,4 @@ pub async fn restart_after_kills(
         let died = deaths.fetch_add(1, Ordering::Relaxed) + 1;
         process = replica.start(&format!("lease=3s;clock={}s", 120 * died));
     }
-}
-
-/// Creates tasks, messages and answers that together reach every commit of the driver's loop.
-/// Returns the tasks. `number` makes the calls' arguments unique; `point` is the armed failpoint.
-async fn scenario(
-    people: &People,
-    model: &Model,
-    number: u64,
-    point: &str,
-    deaths: &AtomicU32,
-) -> Vec<String> {
-    // The call of the first task lasts long, so the process renews the task's lease. The first task
-    // keeps the only slot, so the process queues the second task. The POST of the first task does
-    // not wait for this task, so the test creates the second task before the slot is free. On a
-    // stalled machine, the call may end before the second task is queued. Then the process reaches
-    // no failpoint `queue.…`, and the loop creates two more tasks.
-    let mut tasks = Vec::new();
-    let first = loop {
-        let first = people.create_waiting(&format!("long {number}"), 0).await;
-        let second = people.create_waiting(&format!("small {number}"), 0).await;
-        people.settle(&second).await;
-        people.settle(&first).await;
-        tasks.extend([first.clone(), second]);
-        if !point.starts_with("queue.") || deaths.load(Ordering::Relaxed) > 0 {
-            break first;
-        }
-    };
-    // The message `doubt` leads to a call whose outcome is unknown.
-    say(people, &first, &format!("doubt {number}")).await;
-    people.settle(&first).await;
-    // The model fails, and so does the task. Later, a retry of the task asks the model again.
-    let failing = format!("failing {number}");
-    model.fails_on(&failing);
-    say(people, &first, &failing).await;
-    people.settle(&first).await;
-    model.succeeds_on(&failing);
-    people
-        .post(&format!("/v1/tasks/{first}/retry"), &Value::Null)
-        .await;
-    people.settle(&first).await;
-    // Sub-agents are started on two levels.
-    say(people, &first, &format!("tree {number}")).await;
-    people.settle(&first).await;
-    // A request expires, because the test does not answer it.
-    say(people, &first, &format!("short {number}")).await;
-    people.settle(&first).await;
-    // The task is canceled while a call is in flight, so the call's result comes late. The loop
-    // repeats this if the call had already ended, or if the call timed out on a busy machine.
-    loop {
-        let (before, made) = (
-            deaths.load(Ordering::Relaxed),
-            people.tool_server.saw(&first, r#""amount":7"#),
-        );
-        let cut = json!({"input": format!("cut {number}")});
-        people
-            .post_waiting(&format!("/v1/tasks/{first}/messages"), &cut, 0)
-            .await;
-        while people.tool_server.saw(&first, r#""amount":7"#) == made {
-            if !matches!(
-                people.answer_once(&first).await.as_str(),
-                "Running" | "Paused"
-            ) {
-                break;
-            }
-            pause().await;
-        }
-        let canceled = people
-            .post(&format!("/v1/tasks/{first}/cancel"), &Value::Null)
-            .await;
-        let died = deaths.load(Ordering::Relaxed) != before;
-        if canceled.status != 409
-            && (died || people.last_outcome(&first).await.as_deref() == Some("unknown"))
-            && late_result_comes(people, &first, deaths, before).await
-        {
-            break;
-        }
-    }
-    say(people, &first, &format!("small {number}")).await;
-    people.settle(&first).await;
-    tasks
-}
-
-/// Waits until the task has a late result and returns `true`, or returns `false` after 10 s. A call
-/// times out after 2 s. If the process has died more than `before` times, the late result is lost,
-/// so the function no longer waits for it and returns `true`.
-async fn late_result_comes(people: &People, task: &str, deaths: &AtomicU32, before: u32) -> bool {
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while deaths.load(Ordering::Relaxed) == before && !people.has(task, "late_result").await {
-        if Instant::now() >= deadline {
-            return false;
-        }
-        pause().await;
-    }
-    true
-}
-
-async fn say(people: &People, task: &str, message: &str) {
-    people
-        .post(
-            &format!("/v1/tasks/{task}/messages"),
-            &json!({"input": message}),
-        )
-        .await;
 }

@@ -375,10 +375,10 @@ async fn base_backup_restored_after_many_cycles_runs_nothing_again() {
     let fixture = RestoreFixture::new().await;
     let cluster = fixture.cluster().await;
     let process = fixture.serve(&plain(&cluster), &[]).await;
-    let tasks = fixture.populate(&process, 40).await;
+    let tasks = fixture.populate(&process, repetitions(20, 40)).await;
     let kept = fixture.path("kept");
     cluster.backup(&kept, false);
-    fixture.go_on(&process, &tasks, repetitions(60, 500)).await;
+    fixture.go_on(&process, &tasks, repetitions(30, 500)).await;
     drop(process);
     cluster.cut();
     let restored = Cluster::resume(&kept, "", std::process::id());
@@ -397,7 +397,7 @@ async fn restored_copy_of_a_sqlite_file_runs_nothing_again() {
     let tasks = fixture.populate(&process, 10).await;
     let copy = format!("vacuum into '{}'", fixture.path("kept.db").display());
     Database::at(&url("house.db")).execute(&copy).await;
-    fixture.go_on(&process, &tasks, 30).await;
+    fixture.go_on(&process, &tasks, repetitions(12, 30)).await;
     drop(process);
     let process = fixture.serve(&url("kept.db"), &["--restored"]).await;
     fixture.nothing_runs_again(&process, &tasks).await;
@@ -417,7 +417,7 @@ async fn promoted_standby_is_recognized_by_a_running_replica_and_runs_nothing_ag
     let process = fixture.serve(&url, &[]).await;
     let tasks = fixture.populate(&process, 10).await;
     cluster.backup(&fixture.path("second"), true);
-    fixture.go_on(&process, &tasks, 30).await;
+    fixture.go_on(&process, &tasks, repetitions(12, 30)).await;
     cluster.cut();
     let standby = Cluster::resume(&fixture.path("second"), "", std::process::id());
     fs::remove_file(&socket_folder).unwrap();

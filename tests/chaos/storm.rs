@@ -44,10 +44,10 @@ struct Plan {
 }
 
 impl Plan {
-    /// Returns the plan of the present run: a fifth of this plan in a normal test run, the whole
+    /// Returns the plan of the present run: a tenth of this plan in a normal test run, the whole
     /// plan in `scripts/chaos counts`.
     fn scaled(self) -> Self {
-        let part = |all: u64| all * repetitions(1, 5) as u64 / 5;
+        let part = |all: u64| all.div_ceil(repetitions(10, 1) as u64);
         Self {
             tasks: part(self.tasks),
             kills: part(self.kills),
@@ -58,7 +58,7 @@ impl Plan {
     }
 }
 
-/// The short storm. A usual run does a fifth of this plan ([`Plan::scaled`]), and
+/// The short storm. A usual run does a tenth of this plan ([`Plan::scaled`]), and
 /// `scripts/chaos counts` does all of it.
 const SHORT: Plan = Plan {
     says: "storm",
@@ -84,11 +84,11 @@ const QUARTER: Plan = Plan {
     within: Duration::from_hours(4),
 };
 
-/// A plan with trees of six tasks each, three levels deep. A usual run does a fifth of the plan.
+/// A plan with trees of six tasks each, three levels deep. A usual run does a tenth of the plan.
 const TREES: Plan = Plan {
     says: "tree",
     tasks: 60,
-    kills: 40,
+    kills: 50,
     crashes: 3,
     freezes: 6,
     ..SHORT
@@ -434,6 +434,14 @@ impl FaultInjector<'_> {
     fn vacuous(&self, found: &Findings, people: &People) -> Vec<String> {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let plan = self.plan;
+        // A tenth of the short storm must show at least one of each of these events.
+        let part = |all: u64, parts| {
+            if plan.says == "tree" {
+                all / parts
+            } else {
+                all.div_ceil(parts)
+            }
+        };
         let least = [
             ("kills", count(&self.kills), plan.kills),
             ("Postgres crashes", count(&self.crashes), plan.crashes),
@@ -456,12 +464,12 @@ impl FaultInjector<'_> {
             (
                 "calls that a human was asked about",
                 found.to_human as u64,
-                plan.kills / 20,
+                part(plan.kills, 20),
             ),
             (
                 "repeated POSTs",
                 count(&people.counts.repeated),
-                plan.kills / 20,
+                part(plan.kills, 20),
             ),
             (
                 "repeated decisions",
@@ -471,9 +479,9 @@ impl FaultInjector<'_> {
             (
                 "conflicts",
                 count(&people.counts.conflicts),
-                plan.tasks / 100,
+                part(plan.tasks, 100),
             ),
-            ("rejections", found.rejected as u64, plan.tasks / 100),
+            ("rejections", found.rejected as u64, part(plan.tasks, 100)),
             ("executions", found.executions as u64, plan.tasks),
             (
                 "tasks of sub-agents",

@@ -52,7 +52,8 @@ const SCENARIOS: [Scenario; 6] = [
     Scenario::Half,
     Scenario::WrittenForTwo,
 ];
-const TASKS: usize = 60;
+/// The number of tasks of each scenario. One bit of each task flips in each round.
+const TASKS: usize = 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum End {
@@ -277,7 +278,7 @@ async fn bit_flip_between_approval_and_start_lets_nothing_else_run() {
     let cells = beside.cells();
     let mut rng = Xorshift(0x9e37_79b9_7f4a_7c15);
     let (mut seen, mut counted) = (0, BTreeMap::<(Scenario, End), usize>::new());
-    let rounds = repetitions(4, 28);
+    let rounds = repetitions(6, 84);
     for _ in 0..rounds {
         let (mut sql, mut flips) = (String::new(), BTreeMap::new());
         for (_, task) in &tasks {

@@ -1,4 +1,4 @@
-//! Tests that no call of a task starts after a cancel of the task was answered. A thousand tasks
+//! Tests that no call of a task starts after a cancel of the task was answered. Hundreds of tasks
 //! are canceled around the start of their call, and the results are checked against the tool's
 //! ledger.
 
@@ -22,12 +22,16 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use super::engine_harness::{EngineHarness, alice, go, outcomes};
 use super::invariants::check_ended;
 use crate::store::store_fixture::{StoreFixture, both};
+use crate::support::repetitions;
 
 const SMALL: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":5}"#)];
 
-/// The number of rounds in each of the three variants: on `SQLite`, on Postgres, and with the
-/// cancel on another replica. In all there are about a thousand rounds.
-const TIMES: usize = 334;
+/// Returns the number of rounds in each of the three variants: on `SQLite`, on Postgres, and with
+/// the cancel on another replica. In all, a normal run has about 670 rounds, and a long run a
+/// thousand.
+fn rounds_of_variant() -> usize {
+    repetitions(222, 334)
+}
 
 /// The clock of a machine that stalls. A call of `uptime` may block until the service has answered
 /// the cancel commands of the current round, but for at most 5 ms.
@@ -115,7 +119,8 @@ async fn canceled_around_their_start(fixture: StoreFixture, elsewhere: bool) {
     // A cancel on the driver's replica is answered quickly. A cancel on another replica may wait
     // until the driver can no longer send the call. So 48 such rounds run at once, to save time.
     let together = if elsewhere { 48 } else { 1 };
-    for rounds in (0..TIMES).collect::<Vec<_>>().chunks(together) {
+    let all: Vec<_> = (0..rounds_of_variant()).collect();
+    for rounds in all.chunks(together) {
         answered.store(false, Ordering::SeqCst);
         let each = rounds.iter().map(async |round| {
             let task = driver.create(&alice(), go(), None).await.unwrap().task_id;
@@ -161,7 +166,7 @@ fn none_called_after_its_cancel(harness: &EngineHarness, canceled: &BTreeMap<Str
         canceled.len()
     );
     assert!(
-        canceled.len() > TIMES / 4,
+        canceled.len() > rounds_of_variant() / 4,
         "only {} were canceled in time",
         canceled.len()
     );

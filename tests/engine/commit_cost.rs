@@ -13,6 +13,7 @@ use holdpoint::task::status::TaskStatus;
 use super::engine_harness::{EngineHarness, alice, alice_decides, go, whole};
 use crate::store::busy_writer::commit_while_busy;
 use crate::store::store_fixture::{StoreFixture, change, fresh, new_task};
+use crate::support::repetitions;
 
 async fn until(harness: &EngineHarness, task: TaskId, status: TaskStatus) {
     let mut news = harness.fixture.store.watch(task);
@@ -94,9 +95,11 @@ async fn changes_of_sixty_four_tasks_that_wait_for_the_writer_take_one_commit() 
 /// fewer changes share a commit on a slow machine, and other tests use the machine meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cycles_of_sixty_four_clients_share_their_commits() {
-    let counted = counted(64, 4).await;
+    let cycles = repetitions(2, 4);
+    let counted = counted(64, cycles).await;
+    let transactions = usize::try_from(counted.transactions).unwrap();
     assert!(
-        counted.statements < 2 * 64 * 4 && counted.transactions < 2 * 64 * 4,
+        counted.statements < 2 * 64 * cycles && transactions < 2 * 64 * cycles,
         "{} {}",
         counted.statements,
         counted.transactions

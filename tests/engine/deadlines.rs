@@ -22,6 +22,7 @@ use super::engine_harness::{
 use super::two_replicas::{Pair, closed, finance, place};
 use super::worker_steps::WorkerSteps as _;
 use crate::store::store_fixture::{StoreFixture, both};
+use crate::support::repetitions;
 
 const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#)];
 const SMALL: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":5}"#)];
@@ -143,7 +144,7 @@ async fn answer_at_the_deadline_is_taken_or_told_that_it_came_too_late(fixture: 
     harness.replace("{ owner: true }", "{ groups: [finance] }");
     let pair = Pair::of(harness).await;
     let (mut seen, mut before) = ([0; 2], 4096_u64);
-    for round in 0..100 {
+    for round in 0..repetitions(60, 100) {
         let (task, requests) = pair.held().await;
         let request = requests[0];
         let row = pair.other.request(request).await.unwrap().unwrap();

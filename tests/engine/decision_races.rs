@@ -57,14 +57,15 @@ fn answer(action: Action) -> DecisionInput {
 }
 
 /// Creates one request, which `deciders` people decide at once on both replicas. Half of them
-/// approve. Returns the task and the winner's action.
+/// approve: in even rounds the first person, in odd rounds the second. Returns the task and the
+/// winner's action.
 async fn decided_at_once(pair: &Pair, round: usize, deciders: usize) -> (TaskId, Action) {
     let (task, requests) = pair.held().await;
     let request = requests[0];
     let racers = (0..deciders).map(|racer| async move {
         let (here, there) = pair.turned(round);
         let engine = if racer % 2 == 0 { here } else { there };
-        let action = if (racer / 2 + racer).is_multiple_of(2) {
+        let action = if (racer / 2 + racer + round).is_multiple_of(2) {
             Action::Approve
         } else {
             Action::Reject
@@ -139,7 +140,7 @@ async fn ended(pair: &Pair, task: TaskId) -> (TaskStatus, Vec<Outcome>, usize) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_with_sixty_four_deciders_on_two_replicas_have_one_winner_each() {
-    let requests = repetitions(60, 1000);
+    let requests = repetitions(16, 1000);
     many_decided_at_once(
         &of_finance(StoreFixture::postgres().await).await,
         requests,
@@ -156,7 +157,7 @@ async fn requests_with_sixty_four_deciders_have_one_winner_each_through_the_gene
     for store in [&pair.harness.fixture.store, &pair.other] {
         store.use_general_statement();
     }
-    many_decided_at_once(&pair, repetitions(30, 1000), 64).await;
+    many_decided_at_once(&pair, repetitions(16, 1000), 64).await;
 }
 
 #[apply(both)]
@@ -168,7 +169,7 @@ async fn approval_racing_a_rejection_has_one_winner_whose_outcome_happens(fixtur
 async fn approval_racing_a_cancel_has_one_outcome_and_both_are_told(fixture: StoreFixture) {
     let pair = of_finance(fixture).await;
     let mut seen = [0; 3];
-    for round in 0..150 {
+    for round in 0..repetitions(100, 150) {
         let (task, requests) = pair.held().await;
         let (here, there) = pair.turned(round);
         let (bob, owner) = (finance("bob"), alice());
@@ -242,7 +243,7 @@ async fn approval_racing_a_cancel_has_one_outcome_and_both_are_told(fixture: Sto
 #[apply(both)]
 async fn rejection_racing_a_cancel_never_runs_and_stays_a_rejection(fixture: StoreFixture) {
     let pair = of_finance(fixture).await;
-    for round in 0..150 {
+    for round in 0..repetitions(100, 150) {
         let (task, requests) = pair.held().await;
         let (here, there) = pair.turned(round);
         let (bob, owner) = (finance("bob"), alice());
@@ -277,7 +278,7 @@ async fn rejection_racing_a_cancel_never_runs_and_stays_a_rejection(fixture: Sto
 async fn approval_racing_a_superseding_message_has_one_outcome(fixture: StoreFixture) {
     let pair = of_finance(fixture).await;
     let mut seen = [0; 2];
-    for round in 0..150 {
+    for round in 0..repetitions(100, 150) {
         let (task, requests) = pair.held().await;
         let (here, there) = pair.turned(round);
         let (bob, owner) = (finance("bob"), alice());
@@ -341,7 +342,7 @@ async fn decision_of_one_request_never_loses_to_that_of_another_request(fixture:
     let rule = "decide: hold, approvers: { users: [bob] }, expires_in: 24h";
     harness.replace("decide: deny, reason: Not this one.", rule);
     let pair = Pair::of(harness).await;
-    for round in 0..150 {
+    for round in 0..repetitions(50, 150) {
         let (task, requests) = pair.held().await;
         let [first, second] = requests[..] else {
             panic!("two are open")
@@ -371,10 +372,11 @@ async fn decision_of_one_request_never_loses_to_that_of_another_request(fixture:
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reconcile_decision_racing_the_calls_late_result_has_one_outcome() {
     const SMALL: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":5}"#)];
+    let rounds = repetitions(36, 60);
     let harness = EngineHarness::new(StoreFixture::postgres().await, SMALL).await;
     let pair = Pair::of(harness).await;
     let mut seen = [0; 2];
-    for round in 1..=60_usize {
+    for round in 1..=rounds {
         pair.harness.tool.close();
         let task = pair.harness.queued().await;
         let slow = claimed(&pair.here).await;

@@ -9,17 +9,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use holdpoint::agent::Agents;
-use holdpoint::config::Config;
 use holdpoint::engine::{
     DecisionBody, DecisionInput, Engine, EngineParts, Refusal, Settings, TaskInput,
 };
 use holdpoint::model::{self, AnswerCall, ModelClient, ModelError, PieceSink, Prompt};
-use holdpoint::net::Net;
 use holdpoint::people::authorization::Roster;
 use holdpoint::people::directory::{Account, Directory};
 use holdpoint::people::{Caller, Permissions};
-use holdpoint::policy::Policy;
 use holdpoint::secret::Secret;
 use holdpoint::task::change::{ClientColumns, Journal};
 use holdpoint::task::decision::{Action, Consequence, Door};
@@ -31,10 +27,11 @@ use holdpoint::task::status::TaskStatus;
 use holdpoint::task::tool_spec::ToolSpec;
 use holdpoint::tool::Tool;
 use holdpoint::tool::catalog::Catalog;
-use holdpoint::world::{Mistakes, RandomIds};
+use holdpoint::world::RandomIds;
 use serde_json::Value;
 use tokio::task::JoinHandle;
 
+use self::configuration::ConfiguredParts;
 use super::stored_prompts::PromptChecker;
 use super::worker_steps::WorkerSteps as _;
 use crate::store::store_fixture::StoreFixture;
@@ -172,7 +169,7 @@ pub struct EngineHarness {
     yaml: String,
     /// The configuration of the newest engine, with the text and the variables that it came from.
     /// A test that replaces its engine at each step would spend most of its time on reading it.
-    read: Mutex<Option<(String, Variables, Arc<Config>)>>,
+    read: Mutex<Option<(String, Variables, ConfiguredParts)>>,
 }
 
 impl EngineHarness {
@@ -248,28 +245,24 @@ impl EngineHarness {
     }
 
     pub fn parts(&self, max_running: usize) -> EngineParts {
-        let config = self.config();
-        let mut mistakes = Mistakes::default();
-        let catalog = Catalog::build(
-            config.tools.clone(),
-            &Net::new().unwrap(),
-            &Arc::new(config.redactor()),
-            &mut mistakes,
-        );
-        let catalog = catalog.with_tools(|spec| {
-            let refund = self.refund.as_ref().filter(|_| spec.name == "refund");
-            refund.map(|refund| refund(spec))
-        });
-        let catalog = config.with_human_tools(catalog);
-        let specs: Vec<_> = catalog.specs().cloned().collect();
-        let policy = Policy::new(&config.rules(), &specs, &mut mistakes);
-        let agents: Agents = config.agents();
-        for agent in agents.definitions() {
-            let store = &self.fixture.store;
-            let kept = store.store_agent_version(&agent.version, &agent.definition);
-            tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(kept))
-                .unwrap();
+        let ConfiguredParts {
+            config,
+            agents,
+            policy,
+            mut catalog,
+        } = self.configured();
+        if let Some(refund) = &self.refund {
+            let made = |spec: &ToolSpec| (spec.name == "refund").then(|| refund(spec));
+            catalog = Arc::new(Catalog::clone(&catalog).with_tools(made));
         }
+        let store = &self.fixture.store;
+        let kept = async {
+            for agent in agents.definitions() {
+                let kept = store.store_agent_version(&agent.version, &agent.definition);
+                kept.await.unwrap();
+            }
+        };
+        tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(kept));
         let model = |name: &String| -> Arc<dyn ModelClient> {
             let model = Named(name.clone(), self.model.clone(), self.checker.clone());
             Arc::new(model)
@@ -277,9 +270,9 @@ impl EngineHarness {
         let models = config.models.keys();
         EngineParts {
             store: self.fixture.store.clone(),
-            agents: Arc::new(agents),
-            policy: Arc::new(policy),
-            catalog: Arc::new(catalog),
+            agents,
+            policy,
+            catalog,
             models: models.map(|name| (name.clone(), model(name))).collect(),
             roster: roster(),
             sealer: config.sealer(),
@@ -302,7 +295,7 @@ impl EngineHarness {
     }
 
     pub async fn status(&self, task: TaskId) -> TaskStatus {
-        self.journal(task).await.row.status
+        self.fixture.row(task).await.status
     }
 
     /// Waits until the task does not run any more.
@@ -402,12 +395,7 @@ impl EngineHarness {
     }
 
     pub fn executions(&self, task: TaskId, path: &str) -> usize {
-        let ledger = self.tool.ledger();
-        let task = task.to_string();
-        ledger
-            .iter()
-            .filter(|call| call.uri == path && call.header("holdpoint-task-id") == task)
-            .count()
+        self.tool.executions(&task.to_string(), path)
     }
 }
 

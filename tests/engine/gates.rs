@@ -249,11 +249,13 @@ async fn approved(harness: &EngineHarness, engine: &Arc<Engine>, proposal: &Prop
     task
 }
 
-/// Runs `times` rounds. Each round approves a call while the call's asker leaves. Asserts that the
-/// call runs exactly once: either at once, or when the next asker asks for it.
-async fn approval_against_a_leaving_asker(fixture: StoreFixture, times: usize) {
+/// Each round approves a call while the call's asker leaves. The call runs exactly once: either at
+/// once, or when the next asker asks for it.
+#[apply(both)]
+async fn approval_against_a_leaving_asker_runs_the_call_once(fixture: StoreFixture) {
     let harness = harness(fixture).await;
     let engine = harness.engine(8);
+    let times = repetitions(40, 500);
     let (mut ran_at_once, mut waited) = (0, 0);
     for order in 1..=u32::try_from(times).unwrap() {
         let task = ask(&engine, order, Duration::ZERO).await.call.task_id;
@@ -287,16 +289,6 @@ async fn approval_against_a_leaving_asker(fixture: StoreFixture, times: usize) {
             .for_each(ResultDelivery::delivered);
     }
     assert_eq!(ran_at_once + waited, times);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn approval_against_a_leaving_asker_runs_the_call_once_in_sixty_races() {
-    approval_against_a_leaving_asker(StoreFixture::sqlite().await, repetitions(60, 500)).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn approval_against_a_leaving_asker_runs_the_call_once_in_sixty_races_on_postgres() {
-    approval_against_a_leaving_asker(StoreFixture::postgres().await, repetitions(60, 500)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -286,12 +286,7 @@ impl RunState {
         }));
     }
 
-    fn run(
-        &mut self,
-        calls: &[CallId],
-        progress: &Progress,
-        over: &mut BTreeSet<CallId>,
-    ) -> Result<(), Crash> {
+    fn run(&mut self, calls: &[CallId], over: &mut BTreeSet<CallId>) -> Result<(), Crash> {
         let once = calls
             .iter()
             .filter(|id| self.effects[id] == Effect::Once)
@@ -305,7 +300,7 @@ impl RunState {
             return Ok(());
         }
         for id in calls {
-            let attempt = progress.call(*id).unwrap().attempts + 1;
+            let attempt = self.progress.call(*id).unwrap().attempts + 1;
             self.push(Fact::ToolStarted {
                 tool_call_id: *id,
                 name: "tool".to_owned(),
@@ -364,7 +359,7 @@ fn status(status: TaskStatus) -> Fact {
 fn task_invariants_hold_over_random_runs_with_crashes() {
     let (mut crashes, mut runs, mut ends, mut edits, mut partial, mut children) =
         (0, 0, 0, 0, 0, 0);
-    let seeds = repetitions(3_000, 10_000);
+    let seeds = repetitions(1_000, 10_000);
     for seed in 0..seeds as u64 {
         let mut run = RunState::new(seed);
         for _ in 0..30 {

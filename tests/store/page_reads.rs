@@ -6,6 +6,7 @@ use holdpoint::task::decision::Action;
 use sqlx::{AssertSqlSafe, Executor as _, Row as _};
 
 use super::store_fixture::{StoreFixture, finance};
+use crate::support::postgres::run_without_slow_nets;
 
 /// Returns the Postgres text of the statement that contains `part`.
 fn statement_with(part: &str) -> &'static str {
@@ -47,11 +48,11 @@ async fn pages_read(fixture: &StoreFixture, sql: &str, values: &str) -> u64 {
     counts.sum()
 }
 
-/// Copies the last item of the only journal until the journal has 20,000 items.
+/// Copies the last item of the only journal until the journal has 8,000 items.
 async fn fill_journal(fixture: &StoreFixture) {
     let many = "insert into agent_task_item select (x.i).* from (
             select jsonb_populate_record(i, jsonb_build_object('seq', n, 'event_number', n)) as i
-              from agent_task_item i, generate_series(i.seq + 1, 20000) n
+              from agent_task_item i, generate_series(i.seq + 1, 8000) n
              where i.seq = (select max(seq) from agent_task_item)) x;
         analyze";
     fixture.execute(many).await;
@@ -62,12 +63,12 @@ async fn claim_among_many_queued_tasks_reads_few_pages() {
     let fixture = StoreFixture::postgres().await;
     fixture.task().await;
     let many = "insert into claimable_task (task_id, tenant, user_id, due_at, alone)
-        select gen_random_uuid(), 't' || n % 7, 'u' || n % 1000, 0, false from generate_series(1, 20000) n;
+        select gen_random_uuid(), 't' || n % 7, 'u' || n % 1000, 0, false from generate_series(1, 10000) n;
         insert into agent_task select (x.t).* from (select jsonb_populate_record(t, jsonb_build_object('task_id', c.task_id,
             'root_task_id', c.task_id, 'tenant', c.tenant, 'user_id', c.user_id)) as t from agent_task t, claimable_task c
             where c.task_id <> t.task_id) x;
         analyze";
-    fixture.execute(many).await;
+    run_without_slow_nets(fixture.settings.url.reveal(), many).await;
     let claim = statement_with("over as (");
     for (tasks, limit) in [(1, 200), (64, 2_800)] {
         let values = format!("0, 'me', 30000000, {tasks}, 't3', '[]', true");
@@ -107,9 +108,10 @@ async fn look_for_equal_calls_reads_few_pages_among_many_calls_of_others_and_its
         )
     };
     fixture
-        .many_requests(&call(
-            "'user_id', 'u' || ids.n % 100, 'call_key', 'b:' || ids.n",
-        ))
+        .many_requests(
+            20_000,
+            &call("'user_id', 'u' || ids.n % 100, 'call_key', 'b:' || ids.n"),
+        )
         .await;
     let own = "insert into agent_task select (x.t).* from (select jsonb_populate_record(t, jsonb_build_object('task_id', u.id,
             'root_task_id', u.id, 'user_id', 'bob', 'call_key', 'b:' || u.n % 100, 'status', case when u.n % 20 = 0
@@ -124,9 +126,8 @@ async fn look_for_equal_calls_reads_few_pages_among_many_calls_of_others_and_its
             where not exists (select 1 from inbox i where i.request_id = r.request_id);
         update intervention_request r set gate = t.agent, gate_user = t.user_id from agent_task t
             where t.task_id = r.task_id and t.call_key is not null";
-    for sql in [own, "vacuum analyze"] {
-        fixture.execute(sql).await;
-    }
+    run_without_slow_nets(fixture.settings.url.reveal(), own).await;
+    fixture.execute("vacuum analyze").await;
     let values =
         "'acme', 'cli', '{Bob,bob}', 'gate', 'refund', '{b:1,k:1}', 9000000000000000, 200, 0,
         '{bob}', 1000";
@@ -151,7 +152,7 @@ async fn look_for_equal_calls_reads_few_pages_among_many_calls_of_others_and_its
 async fn search_for_the_last_user_message_reads_few_pages_of_a_journal_that_has_gone_on() {
     let fixture = StoreFixture::postgres().await;
     let (task, _) = fixture.paused(finance(1)).await;
-    // The question is item 3, and about 20,000 items follow it.
+    // The question is item 3, and about 8,000 items follow it.
     fill_journal(&fixture).await;
     let search = statement_with("m.type = 'user_message'");
     let pages = pages_read(&fixture, search, &format!("'{task}', '{task}', 3")).await;
@@ -165,7 +166,7 @@ async fn read_of_a_closed_request_reads_few_pages_of_a_journal_that_has_gone_on(
     fixture
         .decide(task, &question, "bob", Action::Approve)
         .await;
-    // The decision is item 5, and about 20,000 items follow it.
+    // The decision is item 5, and about 8,000 items follow it.
     fill_journal(&fixture).await;
     let read = statement_with("where r.request_id = $1 order by i.seq");
     let request = question.request_id.0;
@@ -177,7 +178,9 @@ async fn read_of_a_closed_request_reads_few_pages_of_a_journal_that_has_gone_on(
 async fn lists_read_few_pages_however_many_requests_are_open() {
     let fixture = StoreFixture::postgres().await;
     let (_, question) = fixture.paused(finance(1)).await;
-    fixture.many_requests("'user_id', 'u' || ids.n % 100").await;
+    fixture
+        .many_requests(20_000, "'user_id', 'u' || ids.n % 100")
+        .await;
     // With the statistics target 1, `analyze` samples so few rows that it sees only copies of one
     // request.
     for sql in ["set default_statistics_target = 1; analyze", "vacuum"] {

@@ -199,7 +199,7 @@ async fn lists_hold_exactly_the_open_requests_of_a_person_after_each_commit(fixt
     let mut rng = SeededRng(if fixture.is_postgres() { 1 } else { 2 });
     let mut old = OldStatements::new(&fixture).await;
     let (mut open, mut opened): (Vec<Open>, Vec<RequestId>) = (Vec::new(), Vec::new());
-    let (steps, mut listed, mut compared) = (repetitions(300, 10_000), 0, 0);
+    let (steps, mut listed, mut compared) = (repetitions(200, 10_000), 0, 0);
     for step in 0..steps {
         if open.len() < 12 && !rng.one_in(3) {
             let new = open_one(&fixture, &mut rng).await;

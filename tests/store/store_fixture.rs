@@ -233,11 +233,11 @@ impl StoreFixture {
         changed.len()
     }
 
-    /// Copies the only task and its request 20,000 times, on Postgres. The group `many` may decide
+    /// Copies the only task and its request `count` times, on Postgres. The group `many` may decide
     /// the copies.
-    pub async fn many_requests(&self, members: &str) {
+    pub async fn many_requests(&self, count: u32, members: &str) {
         let url = self.settings.url.reveal();
-        crate::support::postgres::copy_request(url, "many", members).await;
+        crate::support::postgres::copy_request(url, count, "many", members).await;
     }
 
     pub async fn number(&self, sql: &str) -> i64 {

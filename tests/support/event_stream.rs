@@ -1,6 +1,7 @@
 //! Reads event streams as the standard for server-sent events describes.
 
 use std::collections::VecDeque;
+use std::io::BufRead as _;
 use std::time::Duration;
 
 use reqwest::header::HeaderMap;
@@ -31,6 +32,7 @@ pub struct Watch {
     pub status: u16,
     pub headers: HeaderMap,
     response: reqwest::Response,
+    /// The bytes of a block that has not ended yet.
     bytes: Vec<u8>,
     said: VecDeque<StreamBlock>,
     /// The component of the API document that describes the events.
@@ -84,13 +86,14 @@ impl Watch {
                 );
                 return None;
             };
-            self.bytes.extend_from_slice(&chunk);
-            while let Some(end) = self.bytes.windows(2).position(|pair| pair == b"\n\n") {
-                let block: Vec<u8> = self.bytes.drain(..end + 2).collect();
-                self.said.push_back(block_of(
-                    std::str::from_utf8(&block).unwrap(),
-                    self.described_by,
-                ));
+            let mut rest: &[u8] = &chunk;
+            while !rest.is_empty() {
+                rest.read_until(b'\n', &mut self.bytes).unwrap();
+                if self.bytes.ends_with(b"\n\n") {
+                    let block = std::mem::take(&mut self.bytes);
+                    let block = std::str::from_utf8(&block).unwrap();
+                    self.said.push_back(block_of(block, self.described_by));
+                }
             }
         }
     }

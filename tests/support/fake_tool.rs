@@ -75,6 +75,14 @@ impl FakeTool {
         self.inner.ledger.lock().unwrap().clone()
     }
 
+    /// Returns the number of calls at this path that the tool has executed for a task.
+    pub fn executions(&self, task: &str, path: &str) -> usize {
+        let ledger = self.inner.ledger.lock().unwrap();
+        let of_task =
+            |call: &&Execution| call.uri == path && call.header("holdpoint-task-id") == task;
+        ledger.iter().filter(of_task).count()
+    }
+
     pub fn count(&self) -> usize {
         *self.inner.seen.borrow()
     }

@@ -65,11 +65,12 @@ pub async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
 /// the result as a number of repetitions. A test that interrupts a run at each possible moment uses
 /// it as a step: with the result 4, the test tries only every fourth moment.
 pub fn repetitions(usual: usize, long: usize) -> usize {
-    if std::env::var_os("HOLDPOINT_TEST_LONG").is_some() {
-        long
-    } else {
-        usual
-    }
+    if is_long_run() { long } else { usual }
+}
+
+/// Returns whether this is a run of `scripts/chaos counts`.
+pub fn is_long_run() -> bool {
+    std::env::var_os("HOLDPOINT_TEST_LONG").is_some()
 }
 
 /// Returns whether `word` occurs in a text as a separate word. Letters, digits, `-` and `_` belong

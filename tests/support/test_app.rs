@@ -19,12 +19,22 @@ use super::database::Database;
 use super::endless_sleep::{BETWEEN_ROUNDS, EndlessSleep};
 use super::fake_chat_completions::FakeModel;
 use super::fake_tool::FakeTool;
-use super::{http_client, http_client_builder};
+use super::{http_client, http_client_builder, repetitions};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum On {
     Sqlite,
     Postgres,
+}
+
+impl On {
+    /// Returns the cases that a test has on this database. A usual run divides them: the first case
+    /// and every second one after it on `SQLite`, the others on Postgres. `scripts/chaos counts`
+    /// has every case on both.
+    pub fn share<T>(self, cases: impl IntoIterator<Item = T>) -> impl Iterator<Item = T> {
+        let step = repetitions(2, 1);
+        cases.into_iter().skip(self as usize % step).step_by(step)
+    }
 }
 
 pub struct TestApp {

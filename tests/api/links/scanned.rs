@@ -119,8 +119,9 @@ async fn no_get_or_head_of_any_route_changes_a_row(on: On) {
     let gate_task = ask(&app, &refund(120), 0).await.str("/task_id");
     // A browser that loads a page in advance sends the cookie of its session.
     let session = app.sign_in(BOB).await;
+    // A usual run divides the scanners between the two databases.
     let scanners = || {
-        PROFILES.into_iter().flat_map(|profile| {
+        let all = PROFILES.into_iter().flat_map(|profile| {
             let cookie = app.anonymous().header("cookie", &session);
             let callers = [app.anonymous(), app.actor(BOB), cookie];
             callers.map(|actor| {
@@ -128,7 +129,8 @@ async fn no_get_or_head_of_any_route_changes_a_row(on: On) {
                     .iter()
                     .fold(actor, |actor, (name, value)| actor.header(name, value))
             })
-        })
+        });
+        on.share(all)
     };
     let readers = || [ALICE, OPS, AGENT].map(|key| app.actor(key));
     let before = rows(&app, on).await;

@@ -2,7 +2,7 @@
 //! the length of the arguments that a list shows.
 
 use holdpoint::task::change::{Counters, LeaseChange};
-use holdpoint::task::id::TaskId;
+use holdpoint::task::id::{RequestId, TaskId};
 use holdpoint::task::item::Fact;
 use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::TaskStatus;
@@ -11,10 +11,10 @@ use macro_rules_attribute::apply;
 use serde_json::{Value, json};
 
 use super::super::approval_cycle::on_both;
-use crate::store::store_fixture::{change, fresh, new_task, request_spec, status};
+use crate::store::store_fixture::{change, fresh, new_task, request_spec, said, status};
 use crate::support::allocator::limit_further_bytes;
 use crate::support::fake_chat_completions::calls;
-use crate::support::test_app::{On, Reply, TestApp, refunds};
+use crate::support::test_app::{On, TestApp, refunds};
 
 const PAGE: usize = 4 * 1024 * 1024;
 
@@ -66,22 +66,12 @@ async fn noting(on: On) -> TestApp {
     TestApp::with(on, &refunds("{ owner: true }").replace(note, &noted)).await
 }
 
-/// Creates a task with `count` held refunds in one request. The arguments of each refund have about
-/// `bytes` bytes.
-async fn held(app: &TestApp, count: usize, bytes: usize) -> Reply {
-    let arguments = long(bytes);
-    app.model
-        .then(calls(&vec![("refund", arguments.as_str()); count]));
-    let task = app.owner().prefer("wait=300").create_task("please").await;
-    assert_eq!(task.str("/status"), "Paused", "{}", task.text);
-    task
-}
-
 /// Stores a paused task of Alice with an open request, whose arguments have about `bytes` bytes.
-/// Returns the task's id.
-async fn stored(app: &TestApp, bytes: usize) -> TaskId {
+/// Returns the ids of the task and of the request.
+async fn stored(app: &TestApp, bytes: usize) -> (TaskId, RequestId) {
     let id = TaskId(fresh());
     let mut question = request_spec(RequestKind::Approval, Terms::default(), 1);
+    let request = question.request_id;
     question.pending_tool_calls[0].arguments_text = long(bytes);
     let mut task = new_task(id, "acme", "alice");
     task.facts.extend([
@@ -92,30 +82,30 @@ async fn stored(app: &TestApp, bytes: usize) -> TaskId {
         open_requests: 1,
         ..Counters::default()
     };
-    task.lease = LeaseChange::Park { wake_in: None };
+    task.lease = LeaseChange::PARK;
     let stored = app.store().commit(change(id, vec![task])).await;
     stored.unwrap();
-    id
+    (id, request)
 }
 
 #[apply(on_both)]
 async fn page_of_items_ends_at_4_mib_and_has_at_least_one_entry(on: On) {
     let app = TestApp::start(on).await;
-    // The first message makes every prompt too large for the fake model, so the task fails
-    // after each message. Each message adds three items: the status Running, the message, the
-    // status Failed.
-    let patient = app.owner().prefer("wait=300");
-    let first = patient.create_task(&"x".repeat(5 << 20)).await;
-    let path = format!("/v1/tasks/{}", first.str("/task_id"));
-    for _ in 0..4 {
-        patient
-            .post(
-                &format!("{path}/messages"),
-                &json!({"input": "x".repeat(3 << 19)}),
-            )
-            .await;
-    }
-    let (count, items) = pages(&app, &format!("{path}/items"), "items").await;
+    // The task has failed after each message.
+    let id = TaskId(fresh());
+    let mut task = new_task(id, "acme", "alice");
+    let sizes = [5 << 20, 3 << 19, 3 << 19, 3 << 19, 3 << 19];
+    let facts = sizes.map(|bytes| {
+        [
+            status(TaskStatus::Running),
+            said(&"x".repeat(bytes)),
+            status(TaskStatus::Failed),
+        ]
+    });
+    task.facts = facts.into_iter().flatten().collect();
+    (task.counters, task.lease) = (Counters::default(), LeaseChange::PARK);
+    app.store().commit(change(id, vec![task])).await.unwrap();
+    let (count, items) = pages(&app, &format!("/v1/tasks/{id}/items"), "items").await;
     let seqs: Vec<_> = items
         .iter()
         .map(|item| item["seq"].as_i64().unwrap())
@@ -133,10 +123,10 @@ async fn page_of_items_ends_at_4_mib_and_has_at_least_one_entry(on: On) {
 
 #[apply(on_both)]
 async fn page_of_tasks_or_requests_ends_at_4_mib_of_data_read_for_it(on: On) {
-    let app = noting(on).await;
+    let app = TestApp::unswept(on, &refunds("{ owner: true }")).await;
     let mut expected = Vec::new();
     for _ in 0..4 {
-        expected.push(held(&app, 8, 200_000).await.str("/pending/0/request_id"));
+        expected.push(stored(&app, 1_600_000).await.1.to_string());
     }
     let (count, requests) = pages(&app, "/v1/requests", "requests").await;
     let seen: Vec<_> = requests
@@ -166,18 +156,18 @@ async fn page_of_tasks_or_requests_ends_at_4_mib_of_data_read_for_it(on: On) {
 async fn large_requests_of_trees_are_counted_a_few_at_a_time(on: On) {
     let app = TestApp::unswept(on, &refunds("{ owner: true }")).await;
     let mut trees = Vec::new();
-    for _ in 0..16 {
-        trees.push(format!("task_id={}", stored(&app, 4_000_000).await));
+    for _ in 0..10 {
+        trees.push(format!("task_id={}", stored(&app, 4_000_000).await.0));
     }
     let path = format!("/v1/requests?limit=1&{}", trees.join("&"));
-    // All requests together have 64 MB of arguments, so the count must not hold all of them at
+    // All requests together have 40 MB of arguments, so the count must not hold all of them at
     // once.
-    limit_further_bytes(48_000_000);
+    limit_further_bytes(30_000_000);
     let list = app.owner().get(&path).await;
     limit_further_bytes(usize::MAX);
     assert_eq!(
         (&list.body["open"], &list.body["open_more"]),
-        (&json!(16), &json!(false)),
+        (&json!(10), &json!(false)),
         "{}",
         list.text
     );

@@ -11,9 +11,8 @@ use super::{
     assert_asks, assert_invariants, call, does, give, id, only, open, outcomes, paused, pays,
     scripted_answer, still, task, tree, trees,
 };
+use crate::support::repetitions;
 use crate::support::test_app::{On, TestApp};
-
-const TIMES: usize = 12;
 
 /// Creates a tree in which the root makes these calls and waits for a person. Returns the root's id
 /// and the id of an open request.
@@ -48,7 +47,7 @@ async fn ran_in(app: &TestApp, root: &str) -> usize {
 #[apply(on_both)]
 async fn cancel_of_the_root_beside_an_approval_below_ends_the_tree(on: On) {
     let app = trees(on, "").await;
-    for _ in 0..TIMES {
+    for _ in 0..repetitions(8, 12) {
         let (root_id, request) = waiting(&app, &[pays("analyst", 1), pays("clerk", 2)]).await;
         let (owner, path) = (app.owner(), format!("/v1/tasks/{root_id}/cancel"));
         let (approved, canceled) = tokio::join!(owner.approve(&request), owner.hit(&path));
@@ -64,7 +63,7 @@ async fn cancel_of_the_root_beside_an_approval_below_ends_the_tree(on: On) {
 #[apply(on_both)]
 async fn cancel_of_a_sub_agent_beside_an_approval_of_its_call_has_one_outcome(on: On) {
     let app = trees(on, "").await;
-    for _ in 0..TIMES {
+    for _ in 0..repetitions(8, 12) {
         let (root_id, request) = waiting(&app, &[pays("analyst", 1)]).await;
         let analyst = id(&only(&app, &root_id, "analyst").await);
         let (owner, path) = (app.owner(), format!("/v1/tasks/{analyst}/cancel"));
@@ -93,7 +92,7 @@ async fn cancel_of_a_sub_agent_beside_an_approval_of_its_call_has_one_outcome(on
 #[apply(on_both)]
 async fn superseding_message_beside_an_approval_below_has_one_outcome(on: On) {
     let app = trees(on, "").await;
-    for _ in 0..TIMES {
+    for _ in 0..repetitions(8, 12) {
         let (root_id, request) = waiting(&app, &[pays("analyst", 1), pays("clerk", 2)]).await;
         let (owner, path) = (app.owner(), format!("/v1/tasks/{root_id}/messages"));
         let body = json!({"input": json!(["never mind"]).to_string(), "supersede": true});
@@ -116,7 +115,7 @@ async fn superseding_message_beside_an_approval_below_has_one_outcome(on: On) {
 #[apply(on_both)]
 async fn sub_agents_that_ask_simultaneously_leave_the_root_paused(on: On) {
     let app = trees(on, "").await;
-    for _ in 0..TIMES {
+    for _ in 0..repetitions(8, 12) {
         let eight: Vec<_> = (1..=8).map(|order| pays("analyst", order)).collect();
         let root = paused(&app, &does(&eight, "end")).await;
         assert_eq!(open(&root).len(), 8);
@@ -220,7 +219,7 @@ async fn two_answers_to_one_sub_agent_request_on_two_replicas_have_one_winner() 
     let app = trees(On::Postgres, "").await;
     let other = app.replica().await;
     other.model.otherwise(scripted_answer);
-    for _ in 0..TIMES {
+    for _ in 0..repetitions(8, 12) {
         let ran = app.tool.ledger().len();
         let (root_id, request) = waiting(&app, &[pays("analyst", 1)]).await;
         let (one, two) = (app.owner(), other.owner());

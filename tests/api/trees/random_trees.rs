@@ -11,6 +11,7 @@ use super::super::request_kinds::items;
 use super::{
     assert_invariants, begin, call, give, id, limited, refund, still, tree, turn, typed, with,
 };
+use crate::support::repetitions;
 use crate::support::test_app::{Actor, On, TestApp};
 
 /// A source of pseudo-random numbers, which are the same in each run.
@@ -189,7 +190,7 @@ async fn trees_of_any_shape_end_whatever_the_answers(on: On) {
     };
     let replicas: Vec<&TestApp> = [&app].into_iter().chain(other.as_ref()).collect();
     let mut rng = Lcg(7);
-    for _ in 0..5 {
+    for _ in 0..repetitions(3, 5) {
         let mut order = 0;
         let turns = program(&mut rng, "supervisor", 3, &mut order);
         let root = begin(&app, &turns).await.str("/task_id");

@@ -121,12 +121,8 @@ impl SenderDatabase {
         self.execute(END_LEASES).await;
     }
 
-    /// Returns the number of notices plus the number of due deliveries to healthy receivers.
-    pub async fn left(&self) -> i64 {
-        let sql = LEFT.replace("$dead$", &format!("'{DEAD}'"));
-        let mut connection = PgConnection::connect(&self.url).await.unwrap();
-        let row = connection.fetch_one(AssertSqlSafe(sql)).await.unwrap();
-        row.get(0)
+    pub async fn left(&self) -> Left {
+        Left(PgConnection::connect(&self.url).await.unwrap())
     }
 
     pub async fn stored(&self) -> Stored {
@@ -149,6 +145,18 @@ impl SenderDatabase {
         texts
             .map(|text| serde_json::from_str(&text).unwrap())
             .collect()
+    }
+}
+
+/// A connection that counts what is left to be sent.
+pub struct Left(PgConnection);
+
+impl Left {
+    /// Returns the number of notices plus the number of due deliveries to healthy receivers.
+    pub async fn count(&mut self) -> i64 {
+        let sql = LEFT.replace("$dead$", &format!("'{DEAD}'"));
+        let row = self.0.fetch_one(AssertSqlSafe(sql)).await.unwrap();
+        row.get(0)
     }
 }
 

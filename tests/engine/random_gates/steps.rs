@@ -209,7 +209,7 @@ impl RunState<'_> {
     /// waits for the call.
     async fn is_awaited(&self, call: usize) -> bool {
         let now = self.now().await;
-        for task in self.tasks().await {
+        for task in self.live_tasks().await {
             let journal = self.harness.journal(task).await;
             let until = journal.row.asker_until.unwrap_or_default();
             if call_of(&journal) == call
@@ -225,7 +225,7 @@ impl RunState<'_> {
 
     async fn open(&self) -> Vec<(TaskId, RequestSpec)> {
         let mut open = Vec::new();
-        for task in self.tasks().await {
+        for task in self.live_tasks().await {
             let asked = self.harness.open_specs(task).await;
             open.extend(asked.into_iter().map(|asked| (task, asked)));
         }
@@ -371,7 +371,7 @@ impl RunState<'_> {
 
     /// Returns whether a call of `refund` has not ended and was never started.
     async fn refund_waits(&self) -> bool {
-        for task in self.tasks().await {
+        for task in self.live_tasks().await {
             let journal = self.harness.journal(task).await;
             let started = |item: &Item| matches!(item.fact, Fact::ToolStarted { .. });
             if CALLS[call_of(&journal)].tool == "refund"

@@ -22,8 +22,8 @@ impl RunState {
         let mut over = BTreeSet::new();
         for _ in 0..500 {
             self.hand_back();
-            let progress = self.progress.clone();
-            match next_step(&progress, &self.step_context(&over)) {
+            let context = self.step_context(&over);
+            match next_step(&self.progress, &context) {
                 Step::CallModel => {
                     self.commit()?;
                     every_call_has_one_result(&self.journal);
@@ -48,11 +48,11 @@ impl RunState {
                 }
                 Step::HandOver(call) => panic!("no gate is here: {call}"),
                 Step::Elicit(calls) => panic!("no server asks here: {calls:?}"),
-                Step::StartSubAgents(calls) => self.start(&calls, &progress)?,
-                Step::RunCalls(calls) => self.run(&calls, &progress, &mut over)?,
+                Step::StartSubAgents(calls) => self.start(&calls)?,
+                Step::RunCalls(calls) => self.run(&calls, &mut over)?,
                 Step::Wait(on) => {
                     let at_work = self.is_at_work(&on);
-                    if progress.status == Some(TaskStatus::Running) && !at_work {
+                    if self.progress.status == Some(TaskStatus::Running) && !at_work {
                         self.push(status(TaskStatus::Paused));
                     }
                     if !self.pushed.is_empty() {
@@ -79,16 +79,12 @@ impl RunState {
     /// random.
     pub fn step_context(&mut self, over: &BTreeSet<CallId>) -> StepContext {
         let spent = (self.model_calls >= 12).then_some("max_model_calls");
-        let running = self
-            .progress
-            .clone()
-            .unfinished()
-            .filter(|standing| {
-                standing.start.is_some() && !over.contains(&standing.call.tool_call_id)
-            })
-            .map(|standing| standing.call.tool_call_id)
-            .filter(|_| self.rng.one_in(4))
-            .collect();
+        let started = self.progress.unfinished().filter(|standing| {
+            standing.start.is_some() && !over.contains(&standing.call.tool_call_id)
+        });
+        let mut running: BTreeSet<CallId> =
+            started.map(|standing| standing.call.tool_call_id).collect();
+        running.retain(|_| self.rng.one_in(4));
         StepContext {
             spent_limit: spent,
             running,

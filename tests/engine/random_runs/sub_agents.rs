@@ -10,7 +10,6 @@ use std::collections::BTreeMap;
 
 use holdpoint::task::id::{CallId, TaskId};
 use holdpoint::task::item::{Fact, Item, Outcome};
-use holdpoint::task::progress::Progress;
 use holdpoint::task::status::TaskStatus;
 use holdpoint::task::step::AwaitedEvent;
 use holdpoint::task::tool_spec::ToolKind;
@@ -23,9 +22,9 @@ pub(super) const CLERK: &str = "clerk";
 impl RunState {
     /// Adds the start of a sub-agent for each of these calls to the next commit. Sometimes commits
     /// at once.
-    pub(super) fn start(&mut self, calls: &[CallId], progress: &Progress) -> Result<(), Crash> {
+    pub(super) fn start(&mut self, calls: &[CallId]) -> Result<(), Crash> {
         for id in calls {
-            let standing = progress.call(*id).unwrap();
+            let standing = self.progress.call(*id).unwrap();
             assert!(
                 standing.performer == ToolKind::Agent && standing.child().is_none(),
                 "{standing:?}"
@@ -53,14 +52,12 @@ impl RunState {
 
     /// Writes the results of those sub-agents that have ended and whose calls have no result yet.
     pub(super) fn hand_back(&mut self) {
-        let progress = self.progress.clone();
-        for standing in progress.unfinished() {
-            if let Some(outcome) = standing
-                .child()
-                .and_then(|child| self.ended.get(&child).copied())
-            {
-                self.result(standing.call.tool_call_id, outcome, "what it found");
-            }
+        let ended = self.progress.unfinished().filter_map(|standing| {
+            let outcome = self.ended.get(&standing.child()?)?;
+            Some((standing.call.tool_call_id, *outcome))
+        });
+        for (id, outcome) in ended.collect::<Vec<_>>() {
+            self.result(id, outcome, "what it found");
         }
     }
 

@@ -1,4 +1,4 @@
-//! Kills a process at every moment, for every shape of tree and every kind of answer. Each
+//! Kills a process at many moments, for every shape of tree and every kind of answer. Each
 //! permitted call runs exactly once, and a rejected call never runs. Each sub-agent is started
 //! once. No task stays busy or keeps an open request.
 
@@ -10,7 +10,7 @@ use holdpoint::task::status::TaskStatus;
 use holdpoint::task::transcript::Message;
 use macro_rules_attribute::apply;
 
-use super::super::engine_harness::{EngineHarness, alice};
+use super::super::engine_harness::EngineHarness;
 use super::super::invariants::{events_have_no_gaps, inbox_has_the_open_requests};
 use super::harness::{
     EDITED, LEAF, People, Shape, TreeDriver, ended_as, handed_back, one_large, refund,
@@ -177,81 +177,110 @@ fn shown_its_own(shape: Shape, (name, prompt): &(String, Prompt)) {
     }
 }
 
-/// Returns the first moment at which a test with these `people` lets the process die. Before the
-/// first request, all kinds of people behave alike, so only `Approve` tests these moments.
-async fn first_moment(harness: &EngineHarness, parts: &EngineParts, people: People) -> usize {
-    if people == People::Approve {
-        return 1;
-    }
+/// Drives a new tree to its end in one process. Returns the root, the moment at which the tree
+/// first waits for people, and the moment at which it ends.
+async fn drive_without_crash(
+    harness: &EngineHarness,
+    parts: &EngineParts,
+    people: People,
+) -> (TaskId, usize, usize) {
     let mut driver = TreeDriver::start(harness, parts).await;
+    let (root, api) = (driver.root, EngineHarness::like(parts, 0));
     assert!(driver.drive(usize::MAX).await);
-    EngineHarness::like(parts, 0)
-        .cancel(&alice(), driver.root, None)
-        .await
-        .unwrap();
-    driver.moment() - 2
+    let waits = driver.moment();
+    while !harness.row(root).await.status.is_terminal() {
+        harness.answer_tree(&api, root, people).await;
+        assert!(driver.drive(usize::MAX).await);
+    }
+    (root, waits, driver.moment())
 }
 
-/// Runs trees whose process dies, each at another moment. A normal run of the tests tries only
-/// every fourth moment, and begins at a different moment for each kind of answer and each database.
-/// Together, these runs cover every moment of the driver's loop.
-async fn dies_at_every_moment(fixture: &StoreFixture, people: People) {
-    let stride = repetitions(4, 1);
-    let offset = (people as usize + usize::from(fixture.is_postgres())) % stride;
-    for shape in SHAPES {
-        let leaf = if people == People::Guide {
-            asks_and_pays
-        } else {
-            one_large
-        };
-        let harness = EngineHarness::of_trees(StoreFixture::like(fixture).await, shape, leaf).await;
-        let parts = harness.parts(0);
-        let first = first_moment(&harness, &parts, people).await;
-        for moment in (first + offset..).step_by(stride) {
-            let (asked, executed) = (harness.prompt_count(), harness.tool.count());
-            let (root, whole) = drive_and_crash(&harness, &parts, people, moment).await;
-            ends_well(&harness, shape, people, (root, executed)).await;
-            let prompts = harness.prompts_since(asked);
-            for prompt in &prompts {
-                shown_its_own(shape, prompt);
-            }
-            let turns = usize::try_from(harness.row(root).await.model_calls).unwrap();
-            // If the process dies before it stores a model's answer, the model is asked again. In a
-            // tree without siblings, only one model answers at a time, so at most one answer gets
-            // lost. Trees with siblings can lose several answers, so they are not checked.
-            let asked_again = prompts.len() - turns;
-            assert!(
-                shape.children > 1 || asked_again <= usize::from(!whole),
-                "{asked_again} at {moment}"
-            );
-            if whole {
-                assert!(moment > 5 + 2 * shape.depth, "only {moment} moments");
-                break;
-            }
-        }
-        events_have_no_gaps(&harness.fixture).await;
-        inbox_has_the_open_requests(&harness.fixture).await;
+/// Checks a tree that has ended. `asked` and `executed` are the numbers of prompts and of executed
+/// calls before the tree began. `whole` tells whether one process drove the whole tree.
+async fn check_tree(
+    harness: &EngineHarness,
+    (shape, people): (Shape, People),
+    root: TaskId,
+    (asked, executed): (usize, usize),
+    whole: bool,
+) {
+    ends_well(harness, shape, people, (root, executed)).await;
+    let prompts = harness.prompts_since(asked);
+    for prompt in &prompts {
+        shown_its_own(shape, prompt);
     }
+    let turns = usize::try_from(harness.row(root).await.model_calls).unwrap();
+    // If the process dies before it stores a model's answer, the model is asked again. In a tree
+    // without siblings, only one model answers at a time, so at most one answer gets lost. Trees
+    // with siblings can lose several answers, so they are not checked.
+    let asked_again = prompts.len() - turns;
+    assert!(
+        shape.children > 1 || asked_again <= usize::from(!whole),
+        "{asked_again}: {}",
+        harness.description(root).await
+    );
+}
+
+/// Runs trees whose process dies, each at another moment. Before the first request, all kinds of
+/// people behave alike, so only `Approve` tests these moments.
+///
+/// A normal run of the tests tries only every fourth moment, and begins at a different moment for
+/// each kind of answer and each database. Together, these runs cover every moment of the driver's
+/// loop. If an agent has three children, each of them passes the same moments, so a normal run tries
+/// only every twelfth moment, and each depth begins at a different child.
+async fn dies_at_every_moment(fixture: StoreFixture, people: People) {
+    let leaf = if people == People::Guide {
+        asks_and_pays
+    } else {
+        one_large
+    };
+    let mut harness = EngineHarness::new(fixture, &[]).await;
+    let without_agents = harness.yaml();
+    for shape in SHAPES {
+        harness.configure(|_| without_agents.clone());
+        harness.use_shape(shape, leaf);
+        let parts = harness.parts(0);
+        let counts = || (harness.prompt_count(), harness.tool.count());
+        let before = counts();
+        let (root, waits, end) = drive_without_crash(&harness, &parts, people).await;
+        check_tree(&harness, (shape, people), root, before, true).await;
+        assert!(end > 4 + 2 * shape.depth, "only {end} moments");
+        let first = if people == People::Approve {
+            1
+        } else {
+            waits - 1
+        };
+        let stride = repetitions(4 * shape.children, 1);
+        let kind = people as usize * shape.children + usize::from(harness.fixture.is_postgres());
+        let child = if shape.children > 1 { shape.depth } else { 0 };
+        for moment in (first + (kind + child) % stride..=end).step_by(stride) {
+            let before = counts();
+            let (root, whole) = drive_and_crash(&harness, &parts, people, moment).await;
+            check_tree(&harness, (shape, people), root, before, whole).await;
+        }
+    }
+    events_have_no_gaps(&harness.fixture).await;
+    inbox_has_the_open_requests(&harness.fixture).await;
 }
 
 #[apply(both)]
 async fn tree_runs_an_approved_call_once_whenever_the_process_dies(fixture: StoreFixture) {
-    dies_at_every_moment(&fixture, People::Approve).await;
+    dies_at_every_moment(fixture, People::Approve).await;
 }
 
 #[apply(both)]
 async fn tree_never_runs_a_rejected_call_whenever_the_process_dies(fixture: StoreFixture) {
-    dies_at_every_moment(&fixture, People::Reject).await;
+    dies_at_every_moment(fixture, People::Reject).await;
 }
 
 #[apply(both)]
 async fn tree_runs_an_edited_call_as_written_whenever_the_process_dies(fixture: StoreFixture) {
-    dies_at_every_moment(&fixture, People::Edit).await;
+    dies_at_every_moment(fixture, People::Edit).await;
 }
 
 #[apply(both)]
 async fn tree_delivers_guidance_to_the_asking_task_whenever_the_process_dies(
     fixture: StoreFixture,
 ) {
-    dies_at_every_moment(&fixture, People::Guide).await;
+    dies_at_every_moment(fixture, People::Guide).await;
 }

@@ -231,9 +231,14 @@ pub const EDITED: u32 = 130;
 impl EngineHarness {
     pub async fn of_trees(fixture: StoreFixture, shape: Shape, leaf: LeafScript) -> Self {
         let mut harness = Self::new(fixture, &[]).await;
-        harness.configure(|yaml| shape.agents(yaml));
-        harness.script_by_name(move |name, prompt| Ok(shape.answer(leaf, name, prompt)));
+        harness.use_shape(shape, leaf);
         harness
+    }
+
+    /// Adds the agents of a tree of this shape to the configuration, and scripts their models.
+    pub fn use_shape(&mut self, shape: Shape, leaf: LeafScript) {
+        self.configure(|yaml| shape.agents(yaml));
+        self.script_by_name(move |name, prompt| Ok(shape.answer(leaf, name, prompt)));
     }
 
     /// Returns an engine with these parts, but with `max_running` slots.

@@ -194,11 +194,12 @@ fn agrees_with_the_ledger(
 async fn interrupted_everywhere(fixture: StoreFixture, meanwhile: Meanwhile) {
     let harness = EngineHarness::of_trees(fixture, FORK, one_asks).await;
     let parts = harness.parts(0);
-    // A long run suspends the drivers at every poll. A normal run suspends them at every fourth
-    // poll, beginning at poll 0 on one database and at poll 2 on the other. The drivers behave
-    // alike on both databases, so together the two normal runs cover every second poll.
-    let step = repetitions(4, 1);
-    let first = usize::from(harness.fixture.is_postgres()) * step / 2;
+    // A long run suspends the drivers at every poll. A normal run suspends them at every eighth
+    // poll, and begins at a different poll for each event and each database. The drivers behave
+    // alike on both databases, so together the two runs of an event cover every fourth poll. Each
+    // wake-up polls all drivers of the tree, so a driver stays at an await point for several polls.
+    let step = repetitions(8, 1);
+    let first = (meanwhile as usize + usize::from(harness.fixture.is_postgres()) * 4) % step;
     let (mut polls, mut times) = (first, 0);
     loop {
         let (root, canceled, over) = drive_and_suspend(&harness, &parts, meanwhile, polls).await;

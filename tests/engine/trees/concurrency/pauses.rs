@@ -140,7 +140,7 @@ impl Drivers for [Vec<BoxFuture<'static, ()>>; 2] {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn root_is_paused_when_two_children_pause_simultaneously() {
-    paused_in_the_same_instant(StoreFixture::sqlite().await, repetitions(100, 1000)).await;
+    paused_in_the_same_instant(StoreFixture::sqlite().await, repetitions(50, 1000)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
