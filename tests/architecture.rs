@@ -1,15 +1,16 @@
-//! Tests of rules for the code that the compiler does not check: imports, names, files, lengths,
-//! and the tests that `docs/guarantees.md` names.
+//! Tests of rules for the code that the compiler does not check: imports, calls, names, files,
+//! lengths, and the tests that `docs/guarantees.md` names.
 
+mod call_circles;
 mod files;
 mod guarantees;
 mod http_rooms;
 mod import_table;
+mod kinds;
 mod lengths;
 mod log_messages;
 mod names;
 mod permissions;
-mod request_kinds;
 mod tokens;
 mod user_ids;
 

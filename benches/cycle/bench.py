@@ -19,6 +19,7 @@ import tempfile
 import time
 import urllib.request
 
+import claims
 import gate
 import gate_waits
 import messages
@@ -395,7 +396,7 @@ class Bench:
 
     def reads(self, variant):
         """Measures the time of lists and pages while the database holds the paused tasks: for their owner and for other
-        people."""
+        people. On Postgres, also measures the time of claims."""
         started, targets = self.serve(variant, self.prepare(variant))
 
         def read(path, key):
@@ -417,7 +418,7 @@ class Bench:
                 times.sort()
                 timed.append([f"GET {path}", str(person), f"{times[99]:.1f}", f"{times[197]:.1f}", f"{times[-1]:.1f}"])
         self.stop(started)
-        return timed
+        return timed if variant.sqlite else timed + claims.measure(self, variant)
 
 
 RATIOS = {
@@ -616,8 +617,8 @@ def main():
                 parts.append((part, [sum(counts[column] for counts in of) for column in (0, 1)]))
             table(["part", "bytes", "records"], [[part, f"{size:,.0f}", f"{records:.1f}"] for part, (size, records) in parts])
     for name, timed in reads.items():
-        print(f"## Lists: {name}, 200 reads each\n")
-        table(["list", "the caller's tasks", "p50 ms", "p99 ms", "longest"], timed)
+        print(f"## Lists and claims: {name}, 200 times each\n")
+        table(["list or claim", "the caller's tasks", "p50 ms", "p99 ms", "longest"], timed)
     for variant in found:
         if variant.bytes_of_task is not None:
             print(f"{variant.name}: a paused task takes {variant.bytes_of_task:,.0f} bytes of the database.\n")

@@ -55,7 +55,7 @@ mod tests {
     use crate::config::schema::{resolved, schema};
 
     #[test]
-    fn schema_refuses_null_for_each_key_that_limits_something() {
+    fn schema_refuses_null_for_each_key_that_limits_something_and_proposes_none() {
         let schema = schema();
         for limit in LIMITS {
             let mut key = &schema;
@@ -67,6 +67,7 @@ mod tests {
                 };
             }
             assert!(key.is_object(), "the schema lacks {limit:?}");
+            assert_ne!(key.get("default"), Some(&Value::Null), "{limit:?}");
             let mut alone = key.clone();
             alone["$defs"] = schema["$defs"].clone();
             let validator = jsonschema::validator_for(&alone).unwrap();

@@ -120,7 +120,7 @@ fn description(property: &Value) -> String {
 
 fn default(property: &Value) -> String {
     match property.get("default") {
-        None | Some(Value::Null) => String::new(),
+        None => String::new(),
         Some(Value::Object(map)) if !map.is_empty() => String::new(),
         Some(Value::String(text)) if text.is_empty() => String::new(),
         Some(Value::String(text)) => format!("`{text}`"),

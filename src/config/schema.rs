@@ -3,7 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use schemars::JsonSchema;
+use schemars::transform::{RecursiveTransform, Transform as _};
+use schemars::{JsonSchema, Schema};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -53,9 +54,18 @@ struct File {
     notify: notify::Settings,
 }
 
+/// Returns the schema. It has no default `null`: an editor would fill it in, and some keys refuse
+/// `null`.
 #[must_use]
 pub(crate) fn schema() -> Value {
-    schemars::schema_for!(File).to_value()
+    let mut schema = schemars::schema_for!(File);
+    let remove_null_default = |schema: &mut Schema| {
+        if schema.get("default").is_some_and(Value::is_null) {
+            schema.remove("default");
+        }
+    };
+    RecursiveTransform(remove_null_default).transform(&mut schema);
+    schema.to_value()
 }
 
 /// Returns every key that the file may have, at any level.

@@ -22,8 +22,8 @@ use tokio_util::task::TaskTracker;
 pub(crate) use self::commands::MAX_TRIES;
 pub use self::commands::{
     Accepted, CallReply, CommitPosition, ConflictCode, DecidableRequest, DecisionBody,
-    DecisionInput, Decisions, Detail, DetailCode, FieldError, Grants, IdempotencyKey, MessageInput,
-    Refusal, TaskInput,
+    DecisionInput, Decisions, Detail, DetailCode, FieldError, Grants, IdempotencyKey, LoggedCause,
+    MessageInput, Refusal, TaskInput,
 };
 use self::gate::OpenCallLocks;
 use self::runtime::awaited_calls::AwaitedCalls;

@@ -126,8 +126,7 @@ fn with_layers(router: Router<Arc<Http>>, http: Arc<Http>) -> Router {
 }
 
 fn panic_response(_: Box<dyn Any + Send + 'static>) -> Response {
-    tracing::error!("an operation panicked");
-    Problem::internal().into_response()
+    Problem::internal("an operation panicked").into_response()
 }
 
 /// Returns every operation of the OpenAPI document.

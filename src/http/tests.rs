@@ -23,15 +23,18 @@ use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
 use crate::engine::{Engine, EngineParts};
+use crate::http::api::submit::run_detached;
 use crate::http::edge::Edge;
 use crate::http::events::inbox::tail::InboxTails;
 use crate::http::events::stream_limiter::StreamLimiter;
 use crate::http::events::tail::Tails;
 use crate::http::openapi::sample;
+use crate::http::server::problem::Code;
 use crate::http::{Http, Settings};
 use crate::people::Caller;
 use crate::people::authenticator::{AuthError, Authenticator};
 use crate::store::Store;
+use crate::world::captured::Captured;
 use crate::world::{RandomIds, SystemClock};
 
 struct OneKey;
@@ -386,6 +389,22 @@ async fn panic_is_an_internal_problem() {
     assert_eq!((answer.status, answer.code().as_str()), (500, "internal"));
     assert_eq!(answer.json()["instance"], answer.header("x-request-id"));
     assert!(!answer.text.contains("boom"));
+}
+
+#[tokio::test]
+async fn cause_of_an_internal_error_is_logged_where_the_problem_is_built() {
+    let captured = Captured::default();
+    let printing = tracing_subscriber::fmt()
+        .with_ansi(false)
+        .with_writer(captured.writer());
+    let _printing = tracing::subscriber::set_default(printing.finish());
+    let http = http(false, &[]);
+    let ended = run_detached::<()>(&http, async { panic!("a private text") }).await;
+    assert_eq!(ended.unwrap_err().code, Code::Internal);
+    let logged = captured.text();
+    let line = "an internal error cause=a command panicked\n";
+    assert_eq!(logged.matches(line).count(), 1, "{logged}");
+    assert!(!logged.contains("private"), "{logged}");
 }
 
 #[tokio::test]

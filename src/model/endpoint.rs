@@ -78,17 +78,16 @@ fn with_refused_thinking<P: Protocol>(outcome: AttemptOutcome) -> AttemptOutcome
     }
 }
 
-/// Returns the problem of an answer after the latest refusal of earlier thinking. Some endpoints
-/// refuse the request without thinking only because it has none, so the first refusal is shown
-/// before the last. A first refusal that was cut is shown alone, because a cut text is recognized
-/// only by a `…` at its end.
-fn join_refusals(first: &str, last: Cow<'static, str>) -> Cow<'static, str> {
-    if first == last {
-        last
-    } else if first.ends_with('…') {
-        first.to_owned().into()
-    } else {
-        format!("{first}; without the earlier reasoning, {last}").into()
+/// Returns the problem of an answer whose request without the earlier thinking failed, too. Shows
+/// the refusal of the thinking (`first`) and the last problem, because some endpoints refuse the
+/// request without thinking only because it has none. A text that was cut is recognized only by a
+/// `…` at its end, so it is shown at the end. If both were cut, shows only the first.
+fn join_refusals(first: Cow<'static, str>, last: Cow<'static, str>) -> Cow<'static, str> {
+    match (first.ends_with('…'), last.ends_with('…')) {
+        _ if first == last => last,
+        (false, _) => format!("{first}; without the earlier reasoning, {last}").into(),
+        (true, false) => format!("{last}; with the earlier reasoning, {first}").into(),
+        (true, true) => first,
     }
 }
 
@@ -303,40 +302,41 @@ impl<P: Protocol> ModelClient for Endpoint<P> {
             if !matches!(attempt, AttemptOutcome::Answered(_)) {
                 emitter.reset();
             }
-            match attempt {
+            let why = match attempt {
                 AttemptOutcome::Answered(answer) => {
                     self.mode_index.store(kept_mode, Ordering::Relaxed);
                     return Ok(*answer);
                 }
-                AttemptOutcome::Failed(why) => return Err(self.error(&why, attempts, attempt_end)),
+                AttemptOutcome::Failed(why) => why,
                 AttemptOutcome::RetrySimpler(why, refused) => {
-                    let why = match refused {
-                        RefusedPart::EarlierThinking => {
-                            join_refusals(first_refusal.get_or_insert_with(|| why.clone()), why)
-                        }
-                        RefusedPart::StreamParameter | RefusedPart::PossiblyStreaming => why,
-                    };
                     form = form.without(refused);
                     let request = self.request(prompt, form);
-                    let Some(request) = request.filter(|request| *request != body) else {
-                        return Err(self.error(&why, attempts, attempt_end));
-                    };
-                    if refused == RefusedPart::StreamParameter {
-                        kept_mode = form.mode_index;
+                    if let Some(request) = request.filter(|request| *request != body) {
+                        match refused {
+                            RefusedPart::EarlierThinking => first_refusal = Some(why),
+                            RefusedPart::StreamParameter => kept_mode = form.mode_index,
+                            RefusedPart::PossiblyStreaming => {}
+                        }
+                        body = request;
+                        tracing::debug!(model = %self.settings.name, "the model is called again with a simpler request");
+                        continue;
                     }
-                    body = request;
-                    tracing::debug!(model = %self.settings.name, "the model is called again with a simpler request");
+                    why
                 }
-                AttemptOutcome::Retry(why, _) if retries >= self.settings.retries => {
-                    return Err(self.error(&why, attempts, attempt_end));
-                }
+                AttemptOutcome::Retry(why, _) if retries >= self.settings.retries => why,
                 AttemptOutcome::Retry(_, wait) => {
                     retries += 1;
                     let wait = retry::backoff(retries, wait);
                     tracing::info!(model = %self.settings.name, status = attempt_end.status, reason = attempt_end.reason, attempts, wait = wait.as_secs_f64(), "the model is asked again");
                     self.clock.sleep(wait).await;
+                    continue;
                 }
-            }
+            };
+            let why = match first_refusal {
+                Some(first) => join_refusals(first, why),
+                None => why,
+            };
+            return Err(self.error(&why, attempts, attempt_end));
         }
     }
 }

@@ -21,8 +21,8 @@ use crate::task::decision::Door;
 use crate::task::event_name::{REQUEST_CREATED, REQUEST_EXPIRING, REQUEST_WAITING};
 use crate::task::time::Time;
 
-/// The part of a delivery's lease that is left for recording the attempt, and for the QUIT after
-/// each mail that the server refuses.
+/// The part of a delivery's lease for all but the attempt: for the reads before it, for its
+/// recording, and for the QUIT after each mail that the server refuses.
 const RECORD_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A message that an entry will send about a request.
@@ -99,8 +99,8 @@ impl Channel {
         }
     }
 
-    /// Returns the duration of a delivery's lease: the maximum time for one attempt and its
-    /// recording. An attempt at a mail with summaries may send the mail twice (see
+    /// Returns the duration of a delivery's lease: the maximum time for one attempt, and
+    /// `RECORD_TIMEOUT`. An attempt at a mail with summaries may send the mail twice (see
     /// `Sender::deliver_digest`).
     pub(super) fn lease(&self) -> Duration {
         let attempt = match self {

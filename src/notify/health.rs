@@ -112,9 +112,9 @@ impl Health {
             .map(|(message, _)| *message)
     }
 
-    /// Counts one suspicion for each suspect, because another message was accepted. If there is
-    /// only one suspect, it counts as refused at once, unless the receiver already counted as
-    /// failing when the message became a suspect.
+    /// Called when the receiver has accepted another message. Adds one suspicion to each suspect. A
+    /// single suspect reaches [`MAX_SUSPICIONS`] at once, unless the receiver was failing when the
+    /// suspect was added.
     fn judge_suspected(&mut self) {
         let suspected = std::mem::take(&mut self.suspected);
         let is_only_one = suspected.len() == 1;

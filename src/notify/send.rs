@@ -4,7 +4,6 @@
 //! right before its attempt, with a lease that is long enough for one attempt. The attempts of a
 //! claim are made at the same time.
 
-use std::collections::BTreeMap;
 use std::slice::from_ref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +18,7 @@ use super::message::SignableMessage;
 use super::schedule::{self, RetryContext};
 use super::{Sender, mail, observe, recipients, webhook};
 use crate::failpoint;
-use crate::store::{Attempt, ClaimedDelivery, MessageEvent, NextState, ReadError, RequestRow};
+use crate::store::{Attempt, ClaimedDelivery, NextState, ReadError, RequestRow};
 use crate::task::event_name::{REQUEST_CHANGES, REQUEST_EXPIRING, REQUEST_WAITING};
 use crate::task::id::RequestId;
 use crate::task::time::Time;
@@ -100,10 +99,6 @@ fn shows_outage(attempt: &Attempt) -> bool {
     }
 }
 
-/// The event of a webhook's message, as the joint read of a claim found it: no event if it no longer
-/// exists. `None` if that read failed, so the attempt has to read the event.
-type EventRead = Option<Result<Option<MessageEvent>, ReadError>>;
-
 impl Sender {
     /// Finds the entries with due deliveries, and starts as many attempts as there are free slots.
     pub(super) async fn start_attempts(self: &Arc<Self>) {
@@ -162,14 +157,18 @@ impl Sender {
         };
         let claimed_all = claimed.len() < slots.len();
         state.may_have_due.store(!claimed_all, Ordering::Relaxed);
-        slots.truncate(claimed.len());
         if claimed.is_empty() {
             return false;
         }
         failpoint::reach("deliver.claimed");
-        let (sender, state) = (Arc::clone(self), Arc::clone(state));
-        self.attempts
-            .spawn(sender.deliver_all(state, claimed, slots));
+        for (claimed, slot) in claimed.into_iter().zip(slots) {
+            let (sender, state) = (Arc::clone(self), Arc::clone(state));
+            self.attempts.spawn(async move {
+                sender.deliver(&state, &claimed).await;
+                drop(slot);
+                sender.slot_freed.notify_one();
+            });
+        }
         true
     }
 
@@ -212,46 +211,11 @@ impl Sender {
         Ok(claimed.into_iter().map(|one| vec![one]).collect())
     }
 
-    /// Starts the attempts of one claim, each with one of `slots`. First reads the events of webhooks'
-    /// messages together. If this read fails, each attempt reads its own event, so that an event
-    /// that cannot be read stops no other message.
-    async fn deliver_all(
-        self: Arc<Self>,
-        state: Arc<EntryState>,
-        claimed: Vec<Vec<ClaimedDelivery>>,
-        slots: Vec<SendSlot>,
-    ) {
-        let ids = match &state.entry.channel {
-            Channel::Webhook(_) => claimed.iter().flatten().map(|one| one.id).collect(),
-            Channel::Mail(_) | Channel::Slack(_) | Channel::Teams(_) => Vec::new(),
-        };
-        let mut events = match ids.as_slice() {
-            [] => Ok(BTreeMap::new()),
-            ids => self.store.message_events(ids).await,
-        };
-        for (claimed, slot) in claimed.into_iter().zip(slots) {
-            let id = claimed.first().map(|first| first.id);
-            let event = match (&mut events, id) {
-                (Ok(events), Some(id)) => Some(events.remove(&id).transpose()),
-                (Ok(_) | Err(_), _) => None,
-            };
-            let (sender, state) = (Arc::clone(&self), Arc::clone(&state));
-            self.attempts.spawn(async move {
-                sender.deliver(&state, &claimed, event).await;
-                drop(slot);
-                sender.slot_freed.notify_one();
-            });
-        }
-    }
-
     /// Makes one attempt to send the message of these deliveries, and records the attempt. For a
-    /// webhook, `claimed` has a single delivery, because a webhook does not gather. `event` is the
-    /// event of this delivery.
-    async fn deliver(&self, state: &EntryState, claimed: &[ClaimedDelivery], event: EventRead) {
+    /// webhook, `claimed` has a single delivery, because a webhook does not gather.
+    async fn deliver(&self, state: &EntryState, claimed: &[ClaimedDelivery]) {
         match (&state.entry.channel, claimed) {
-            (Channel::Webhook(hook), [claimed]) => {
-                self.deliver_event(state, hook, claimed, event).await;
-            }
+            (Channel::Webhook(hook), [claimed]) => self.deliver_event(state, hook, claimed).await,
             (Channel::Slack(slack), [change])
                 if REQUEST_CHANGES.contains(&change.kind.as_str()) =>
             {
@@ -268,9 +232,8 @@ impl Sender {
         state: &EntryState,
         hook: &WebhookChannel,
         claimed: &ClaimedDelivery,
-        event: EventRead,
     ) {
-        let prepared = match self.prepare_message(state, hook, claimed, event).await {
+        let prepared = match self.prepare_message(state, hook, claimed).await {
             Ok(prepared) => prepared,
             // No attempt is recorded. The delivery is claimed again after its lease.
             Err(ReadError::Unavailable) => return,
@@ -308,7 +271,6 @@ impl Sender {
         state: &EntryState,
         hook: &WebhookChannel,
         claimed: &ClaimedDelivery,
-        event: EventRead,
     ) -> Result<PreparedMessage, ReadError> {
         let entry = &state.entry;
         // The delivery was made for a person, when the entry still sent mail. Each recipient of the
@@ -340,13 +302,7 @@ impl Sender {
         {
             return Ok(PreparedMessage::Unsent(NextState::Dropped, UNSELECTED));
         }
-        let event = if let Some(read) = event {
-            read?
-        } else {
-            let mut events = self.store.message_events(from_ref(&claimed.id)).await?;
-            events.remove(&claimed.id).transpose()?
-        };
-        let Some(event) = event else {
+        let Some(event) = self.store.message_event(claimed.id).await? else {
             return Ok(PreparedMessage::Unsent(NextState::Dead, "gone"));
         };
         let filter = &entry.event_filter;

@@ -48,11 +48,11 @@ pub struct Caller {
     reason = "each is a word of `may` in the configuration"
 )]
 pub struct Permissions {
-    /// Permits every POST under `/v1`, except at gates. POSTs about deliveries also need
-    /// [`authorization::may_administer`].
+    /// Permits every POST under `/v1`, except at gates. A POST about deliveries needs
+    /// [`authorization::may_administer`] in addition.
     pub create: bool,
-    /// Permits every GET, except of gate calls. GETs of deliveries also need
-    /// [`authorization::may_administer`].
+    /// Permits every GET, except of gate calls. A GET of deliveries needs
+    /// [`authorization::may_administer`] in addition.
     pub read: bool,
     /// Permits every POST under `/resume`, ending standing decisions, and reading the requests that
     /// the user may decide.

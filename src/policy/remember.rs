@@ -249,7 +249,7 @@ impl CompiledRemember {
 /// number of calls that it does not start.
 fn is_performed_here(tool: &ToolSpec) -> bool {
     let properties = tool.kind.properties();
-    !properties.performed_elsewhere && !properties.asks_person
+    !properties.is_performed_elsewhere() && !properties.asks_person
 }
 
 impl super::Policy {

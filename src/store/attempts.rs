@@ -2,8 +2,8 @@
 //! statement, in one commit (see `shared_queue.rs`).
 //!
 //! Invariants: an attempt is recorded only if the row still has the lease under which the attempt
-//! was made. If the database refuses the statement for several attempts, each attempt is recorded by
-//! a statement of its own. So an attempt that cannot be recorded makes no other attempt fail.
+//! was made. If a statement for several attempts fails, each attempt is recorded by a statement of
+//! its own. So an attempt that cannot be recorded makes no other attempt fail.
 
 use std::collections::HashSet;
 use std::slice::from_ref;
@@ -11,13 +11,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rusqlite::Transaction;
-use tokio::sync::oneshot;
 use tokio::task::yield_now;
-use tokio::time::timeout;
 use uuid::Uuid;
 
 use super::change_rows::micros;
-use super::db::{DatabaseEngine, DbFailure, Sql, Value};
+use super::db::{DatabaseEngine, DbFailure, Sql, Value, sql, values};
 use super::shared_queue::SharedQueue;
 use super::sqlite::count_written;
 use super::{ReadError, Store};
@@ -119,7 +117,15 @@ const RECORD: Sql = Sql {
     by_key: true,
 };
 
-pub(super) const STATEMENTS: &[Sql] = &[RECORD];
+/// Selects the deliveries whose last attempt had this result. This may also be an earlier attempt, or
+/// an attempt of another process.
+const WITH_RESULT: Sql = sql!(
+    "select delivery_id from delivery where delivery_id " (any 1 uuid) " and state = $2
+        and coalesce(last_problem, '') = $3 and coalesce(last_status, 0) = $4 and last_milliseconds = $5"
+)
+.by_key();
+
+pub(super) const STATEMENTS: &[Sql] = &[RECORD, WITH_RESULT];
 
 /// An attempt that has ended, with the deliveries that it was to send.
 #[derive(Debug)]
@@ -137,12 +143,8 @@ type AttemptLine = (Uuid, Arc<EndedAttempt>);
 /// lease tells two attempts at one delivery apart.
 type RecordedLines = HashSet<(Uuid, i64)>;
 
-/// The sender of the recorded deliveries of an attempt. If the sender is dropped, the caller
-/// records the attempt alone.
-type RecordReply = oneshot::Sender<Result<Vec<Uuid>, ReadError>>;
-
-/// The attempts that wait to be recorded.
-pub(super) type AttemptQueue = SharedQueue<(Arc<EndedAttempt>, RecordReply)>;
+/// The attempts that wait to be recorded. A reply has the recorded deliveries of the attempt.
+pub(super) type AttemptQueue = SharedQueue<Arc<EndedAttempt>, Vec<Uuid>>;
 
 impl EndedAttempt {
     /// Returns the values of the columns of numbers of `RECORD`, in their order.
@@ -227,58 +229,43 @@ impl Store {
             lease_until,
             attempt: attempt.clone(),
         });
-        let (reply, result) = oneshot::channel();
-        if let Some(recorder) = self.inner.attempt_queue.add((Arc::clone(&ended), reply)) {
-            let store = self.clone();
-            self.inner.tasks.spawn(async move {
-                store.record_waiting().await;
-                drop(recorder);
-            });
+        let (queue, call) = (&self.inner.attempt_queue, Arc::clone(&ended));
+        let shared = queue.share(self, call, MAX_WAIT, Self::record_waiting);
+        if let Some(recorded) = shared.await {
+            return Ok(recorded);
         }
-        if let Ok(Ok(recorded)) = timeout(MAX_WAIT, result).await {
-            return recorded;
+        let record = self.record(from_ref(&ended));
+        let lines = self.inner.stop.run_until_cancelled(record).await;
+        let recorded = ended.recorded_ids(&lines.ok_or(ReadError::Unavailable)??);
+        if recorded.len() == ended.ids.len() {
+            return Ok(recorded);
         }
-        let lines = self.record(from_ref(&ended)).await?;
-        Ok(ended.recorded_ids(&lines))
+        // The shared statement may have recorded the attempt, although its answer is late or was
+        // lost.
+        let ([_, _, status, took, ..], [state, problem, _]) = (ended.numbers(), ended.texts());
+        let values = values![ended.ids.clone(), state, problem, status, took];
+        Ok(self.db().all(WITH_RESULT, values).await?)
     }
 
-    /// Records the attempts in the queue, batch after batch, until the queue is empty.
-    async fn record_waiting(&self) {
+    /// Records the attempts in the queue, batch after batch, until the queue is empty. If a
+    /// statement fails, drops the replies of its batch.
+    async fn record_waiting(self) {
         loop {
             // The attempts of one claim often end together. The Tokio tasks that are ready to run
             // now come first, and may add their attempts to the batch.
             yield_now().await;
-            let batch = self
-                .inner
-                .attempt_queue
-                .take(|(_, reply)| !reply.is_closed());
+            let batch = self.inner.attempt_queue.take(|ended| ended.ids.len());
             if batch.is_empty() {
                 return;
             }
-            self.record_batch(batch).await;
-        }
-    }
-
-    /// Records attempts by one statement. If the statement was sent and failed, drops all replies.
-    async fn record_batch(&self, batch: Vec<(Arc<EndedAttempt>, RecordReply)>) {
-        let (ended, replies): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
-        let record = self.record(&ended);
-        // The sends fail if the caller no longer waits for the result.
-        match self.inner.stop.run_until_cancelled(record).await {
-            Some(Ok(lines)) => {
-                for (ended, reply) in ended.iter().zip(replies) {
-                    let _ = reply.send(Ok(ended.recorded_ids(&lines)));
-                }
-            }
-            Some(Err(failure)) if failure.sent => {
-                tracing::debug!(attempts = ended.len(), error = %failure.error,
-                    "a batch failed; its attempts are recorded one by one");
-            }
-            // The database does not answer, or the store is closed.
-            Some(Err(_)) | None => {
-                for reply in replies {
-                    let _ = reply.send(Err(ReadError::Unavailable));
-                }
+            let (ended, replies): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
+            let record = self.record(&ended);
+            let Some(Ok(lines)) = self.inner.stop.run_until_cancelled(record).await else {
+                continue;
+            };
+            for (ended, reply) in ended.iter().zip(replies) {
+                // The send fails if the caller no longer waits for the result.
+                let _ = reply.send(ended.recorded_ids(&lines));
             }
         }
     }

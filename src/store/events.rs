@@ -11,12 +11,15 @@
 //! read may exceed this limit by its last item.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
+use tokio::task::yield_now;
 use uuid::Uuid;
 
 use super::db::{Sql, Value, sql, values};
 use super::record::record;
 use super::requests::{RequestRecord, assemble_requests};
+use super::shared_queue::SharedQueue;
 use super::tasks::{corrupt, fact, names};
 use super::{ReadError, RequestRow, Store};
 use crate::task::change::IdempotencyRow;
@@ -24,6 +27,13 @@ use crate::task::id::{ChangeId, RequestId, TaskId};
 use crate::task::item::{Fact, Item};
 use crate::task::status::{RequestStatus, TaskStatus};
 use crate::task::time::Time;
+
+/// The time after which a caller no longer waits for the shared statement, and reads its event
+/// alone. The shared statement may read large events of other deliveries.
+const MAX_WAIT: Duration = Duration::from_secs(1);
+/// The share of an event in the size of a batch. A statement reads at most four events, because an
+/// event may have several megabytes.
+const EVENT_SIZE: usize = 16;
 
 /// Chooses the events of a page by the sizes of their bodies (`ReadLimit::bytes`), and then loads
 /// the bodies of these events.
@@ -208,6 +218,9 @@ pub struct MessageEvent {
     pub status_after: TaskStatus,
 }
 
+/// The deliveries whose events wait to be read.
+pub(super) type EventQueue = SharedQueue<Uuid, Result<Option<MessageEvent>, ReadError>>;
+
 /// The limits of one read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadLimit {
@@ -365,35 +378,49 @@ impl Store {
         Ok((row, last))
     }
 
-    /// Reads the events of deliveries for their messages. Returns for each delivery the event, or
-    /// the error of an event that cannot be decoded. Leaves out a delivery whose tree no longer has
-    /// the event, or whose event another change than the delivery's wrote.
+    /// Reads the event of a delivery for its message. Events that are read at the same time share
+    /// statements. Returns `None` if the tree no longer has the event, or if another change than
+    /// the delivery's wrote it.
     ///
     /// # Errors
-    /// [`ReadError::Unavailable`] when the database does not answer.
-    pub async fn message_events(
-        &self,
-        deliveries: &[Uuid],
-    ) -> Result<BTreeMap<Uuid, Result<MessageEvent, ReadError>>, ReadError> {
-        match self.message_events_of(deliveries.to_vec()).await {
-            Err(ReadError::Corrupt(_)) => {}
-            read => return read,
+    /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
+    pub async fn message_event(&self, delivery: Uuid) -> Result<Option<MessageEvent>, ReadError> {
+        let queue = &self.inner.event_queue;
+        let shared = queue.share(self, delivery, MAX_WAIT, Self::read_waiting_events);
+        if let Some(read) = shared.await {
+            return read;
         }
-        // A value of one of the rows is damaged. Read alone, it hides no event of another delivery.
-        let mut events = BTreeMap::new();
-        for id in deliveries {
-            match self.message_events_of(vec![*id]).await {
-                Ok(read) => events.extend(read),
-                Err(ReadError::Unavailable) => return Err(ReadError::Unavailable),
-                Err(error) => {
-                    events.insert(*id, Err(error));
-                }
-            }
-        }
-        Ok(events)
+        let mut events = self.message_events(vec![delivery]).await?;
+        events.remove(&delivery).transpose()
     }
 
-    async fn message_events_of(
+    /// Reads the events of the deliveries in the queue, batch after batch, until the queue is
+    /// empty. If a statement fails, drops the replies of its batch.
+    async fn read_waiting_events(self) {
+        loop {
+            // The attempts of one claim begin together. The Tokio tasks that are ready to run now
+            // come first, and may add their deliveries to the batch.
+            yield_now().await;
+            let batch = self.inner.event_queue.take(|_| EVENT_SIZE);
+            // Of several callers with the same delivery, only the last gets a reply.
+            let replies: BTreeMap<_, _> = batch.into_iter().collect();
+            if replies.is_empty() {
+                return;
+            }
+            let read = self.message_events(replies.keys().copied().collect());
+            let Some(Ok(mut events)) = self.inner.stop.run_until_cancelled(read).await else {
+                continue;
+            };
+            for (delivery, reply) in replies {
+                // The send fails if the caller no longer waits for the event.
+                let _ = reply.send(events.remove(&delivery).transpose());
+            }
+        }
+    }
+
+    /// Reads the events of deliveries by one statement. Leaves out the deliveries for which
+    /// [`Self::message_event`] returns `None`.
+    async fn message_events(
         &self,
         deliveries: Vec<Uuid>,
     ) -> Result<BTreeMap<Uuid, Result<MessageEvent, ReadError>>, ReadError> {

@@ -135,8 +135,9 @@ struct Inner {
     committer: Arc<Committer>,
     request_queue: request_reads::RequestQueue,
     attempt_queue: attempts::AttemptQueue,
-    /// The background work: the writers, the relay, the reads of requests, and the records of
-    /// attempts.
+    event_queue: events::EventQueue,
+    /// The background work: the writers, the relay, the reads of requests and events, and the
+    /// records of attempts.
     tasks: TaskTracker,
     stop: CancellationToken,
     /// For tests: whether the relay (`relay.rs`) neither sends nor receives notifications.
@@ -241,6 +242,7 @@ impl Store {
                 committer,
                 request_queue: request_reads::RequestQueue::default(),
                 attempt_queue: attempts::AttemptQueue::default(),
+                event_queue: events::EventQueue::default(),
                 tasks,
                 _stop_on_drop: stop.clone().drop_guard(),
                 stop,

@@ -287,7 +287,7 @@ impl Store {
     pub async fn change_events(&self, notices: &[Notice]) -> Result<Vec<ChangeEvents>, ReadError> {
         let ids: Vec<Uuid> = notices.iter().map(|notice| notice.id).collect();
         let (mut changes, large) = self.read_changes(ids, MAX_SHARED_BODY_BYTES).await?;
-        // Memory holds the large bodies of one change at a time.
+        // Each large change is read alone, so that memory never holds the large bodies of two.
         for id in large {
             let (change, _) = self.read_changes(vec![id], i64::MAX).await?;
             changes.extend(change);

@@ -6,7 +6,6 @@ use std::iter::repeat_n;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
-use tokio::time::timeout;
 use uuid::Uuid;
 
 use super::db::{DbFailure, Sql, Value, sql, values};
@@ -85,20 +84,15 @@ impl RequestHead {
 /// it cannot be decoded or disagrees with the request's row.
 type RequestRead = Option<(RequestRow, Option<Journal>)>;
 
-/// The sender of the answer to a caller. If the sender is dropped, the caller reads the request
-/// alone.
-type Reply = oneshot::Sender<RequestRead>;
-
 /// The requests that one statement reads, each with the callers that asked for it.
-type Batch = BTreeMap<RequestId, Vec<Reply>>;
+type Batch = BTreeMap<RequestId, Vec<oneshot::Sender<RequestRead>>>;
 
 /// The requests that wait to be read.
-pub(super) type RequestQueue = SharedQueue<(RequestId, Reply)>;
+pub(super) type RequestQueue = SharedQueue<RequestId, RequestRead>;
 
-/// Takes the next batch from the queue. Leaves out requests for which no caller waits any longer.
 fn take(queue: &RequestQueue) -> Batch {
     let mut batch = Batch::new();
-    for (id, reply) in queue.take(|(_, reply)| !reply.is_closed()) {
+    for (id, reply) in queue.take(|_| 1) {
         batch.entry(id).or_default().push(reply);
     }
     batch
@@ -111,22 +105,16 @@ impl Store {
     /// # Errors
     /// [`ReadError`] when the database does not answer, or the request itself cannot be decoded.
     pub async fn request_with_journal(&self, id: RequestId) -> Result<RequestRead, ReadError> {
-        let (reply, result) = oneshot::channel();
-        if let Some(reader) = self.inner.request_queue.add((id, reply)) {
-            let store = self.clone();
-            self.inner.tasks.spawn(async move {
-                store.read_waiting().await;
-                drop(reader);
-            });
-        }
-        match timeout(MAX_WAIT, result).await {
-            Ok(Ok(read)) => Ok(read),
-            Ok(Err(_)) | Err(_) => self.read_alone(id).await,
+        let queue = &self.inner.request_queue;
+        let shared = queue.share(self, id, MAX_WAIT, Self::read_waiting);
+        match shared.await {
+            Some(read) => Ok(read),
+            None => self.read_alone(id).await,
         }
     }
 
     /// Reads the requests in the queue, batch after batch, until the queue is empty.
-    async fn read_waiting(&self) {
+    async fn read_waiting(self) {
         loop {
             let batch = take(&self.inner.request_queue);
             if batch.is_empty() {

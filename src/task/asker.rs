@@ -8,7 +8,6 @@ use super::planned_request::awaited_events;
 use super::progress::Progress;
 use super::step::{AwaitedEvent, Ending, Step};
 use super::time::Time;
-use super::tool_spec::ToolKind;
 
 /// Whether the asker of a gate call (the client that proposed the call) waits for the verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +66,7 @@ pub(super) fn step_at_gate(progress: &Progress, asker: AskerState) -> Step {
     match asker {
         AskerState::Late => Step::Settle(vec![state.late_asker_result()]),
         AskerState::Absent => Step::Wait(vec![AwaitedEvent::Asker]),
-        AskerState::Present if state.performer == ToolKind::External => Step::HandOver(id),
+        AskerState::Present if state.performer.properties().runs_at_client => Step::HandOver(id),
         AskerState::Present => Step::RunCalls(vec![id]),
     }
 }

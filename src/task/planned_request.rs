@@ -10,7 +10,6 @@ use super::item::Outcome;
 use super::progress::{Progress, RequestProgress};
 use super::request::RequestKind;
 use super::step::{AwaitedEvent, StepContext};
-use super::tool_spec::ToolKind;
 use super::verdict::{Approvers, Terms};
 
 /// Maximum number of open requests in a tree. The driver opens further requests after others are
@@ -185,7 +184,7 @@ pub(super) fn planned_requests(progress: &Progress) -> Vec<PlannedRequest> {
 /// other people approved.
 pub(super) fn external_result_requests(progress: &Progress) -> Vec<PlannedRequest> {
     let ready = progress.unfinished().filter(|state| {
-        state.performer == ToolKind::External
+        state.performer.properties().runs_at_client
             && matches!(state.phase, Phase::Allowed | Phase::Approved(_))
     });
     let requests = ready.map(|state| PlannedRequest {
@@ -207,7 +206,7 @@ pub(super) fn sub_agents_to_start(progress: &Progress, sessions: &BTreeSet<Strin
     let mut starting = Vec::new();
     for state in progress
         .unfinished()
-        .filter(|state| state.performer == ToolKind::Agent)
+        .filter(|state| state.performer.properties().starts_sub_agent)
     {
         let name = state.call.name.as_str();
         let ready = matches!(state.phase, Phase::Allowed | Phase::Approved(_));
@@ -228,7 +227,8 @@ pub(super) fn sub_agents_to_start(progress: &Progress, sessions: &BTreeSet<Strin
 /// because each call that runs may need a request, for example about its unknown outcome.
 pub(super) fn next_parallel_calls(progress: &Progress) -> Vec<CallId> {
     let mut calls = Vec::new();
-    let is_performed_here = |state: &&CallState| !state.performer.properties().performed_elsewhere;
+    let is_performed_here =
+        |state: &&CallState| !state.performer.properties().is_performed_elsewhere();
     for state in progress.unfinished().filter(is_performed_here) {
         let repeatable = state.effect.is_repeatable();
         let can_run = matches!(

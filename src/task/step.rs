@@ -15,7 +15,6 @@ use super::planned_request::{
 };
 use super::progress::{LastMessage, Progress};
 use super::status::TaskStatus;
-use super::tool_spec::ToolKind;
 
 /// The next step of a task. A driver matches all variants without a wildcard, so that the compiler
 /// reports a driver that does not handle a new variant.
@@ -191,6 +190,6 @@ fn is_lost(state: &CallState, context: &StepContext) -> bool {
 /// Whether the task must wait for an attempt at the call that may be in flight. A repeatable call
 /// that this service runs needs no wait: a further attempt may start beside the first.
 fn is_in_flight(state: &CallState, context: &StepContext) -> bool {
-    let exclusive = !state.effect.is_repeatable() || state.performer == ToolKind::External;
+    let exclusive = !state.effect.is_repeatable() || state.performer.properties().runs_at_client;
     matches!(state.phase, Phase::Started(_)) && exclusive && !is_lost(state, context)
 }

@@ -69,9 +69,10 @@ pub enum ToolKind {
 pub struct ToolKindProperties {
     /// Verdict on a call that no rule matches.
     pub without_rule: Verdict,
-    /// Whether another task or the API's client performs the calls. If true, a call does not wait
-    /// for the earlier calls of its turn.
-    pub performed_elsewhere: bool,
+    /// Whether the API's client performs the calls. At a gate, this client is the asker.
+    pub runs_at_client: bool,
+    /// Whether each call is performed by a sub-agent, in a task of the sub-agent.
+    pub starts_sub_agent: bool,
     /// Whether a call is itself a question to a person. If true, no `allow` rule applies to the
     /// call. Any other rule applies only if it has the exact name of the tool: a glob does not
     /// match. A person's rejection of an equal call does not deny the call.
@@ -88,7 +89,8 @@ impl ToolKind {
         match self {
             Self::Http | Self::Mcp => ToolKindProperties {
                 without_rule: Verdict::Hold,
-                performed_elsewhere: false,
+                runs_at_client: false,
+                starts_sub_agent: false,
                 asks_person: false,
                 receiver: None,
             },
@@ -96,19 +98,34 @@ impl ToolKind {
                 receiver: Some("a command on this host"),
                 ..Self::Http.properties()
             },
-            Self::External | Self::Agent => ToolKindProperties {
+            Self::External => ToolKindProperties {
                 without_rule: Verdict::Allow,
-                performed_elsewhere: true,
-                asks_person: false,
+                runs_at_client: true,
                 receiver: Some("no receiver"),
+                ..Self::Http.properties()
+            },
+            Self::Agent => ToolKindProperties {
+                without_rule: Verdict::Allow,
+                starts_sub_agent: true,
+                receiver: Some("no receiver"),
+                ..Self::Http.properties()
             },
             Self::Human => ToolKindProperties {
                 without_rule: Verdict::Human,
-                performed_elsewhere: false,
                 asks_person: true,
                 receiver: Some("no receiver"),
+                ..Self::Http.properties()
             },
         }
+    }
+}
+
+impl ToolKindProperties {
+    /// Whether another task or the API's client performs the calls. If true, a call does not wait
+    /// for the earlier calls of its turn.
+    #[must_use]
+    pub const fn is_performed_elsewhere(self) -> bool {
+        self.runs_at_client || self.starts_sub_agent
     }
 }
 

@@ -124,6 +124,24 @@ async fn standing_decisions_are_listed_and_ended(on: On) {
 }
 
 #[apply(on_both)]
+async fn standing_decision_is_ended_by_another_approver_or_an_admin(on: On) {
+    let accounts = ACCOUNTS.replace("admin: true, may: [read]", "admin: true");
+    let app = TestApp::with(on, &(yaml("{ groups: [finance] }") + &accounts)).await;
+    for actor in [app.on_behalf_of("eve", "finance"), app.actor(OPS)] {
+        remembered(&app, "owner").await;
+        let mut found = listed(app.approver()).await.into_iter();
+        let grant = found.find(|one| one["ended"].is_null()).unwrap();
+        assert_eq!(end(&actor, grant["grant_id"].as_str().unwrap()).await, 204);
+        let found = listed(app.approver()).await;
+        assert!(
+            found.iter().all(|one| one["ended"] == "revoked"),
+            "{found:?}"
+        );
+    }
+    app.stop().await;
+}
+
+#[apply(on_both)]
 async fn answer_and_request_show_what_is_offered_and_what_was_given(on: On) {
     let app = finance(on).await;
     let held = app.held().await;

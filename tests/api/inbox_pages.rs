@@ -174,7 +174,7 @@ async fn inbox_is_filtered_and_paged(on: On) {
     }
     let first = page(app.approver(), "/inbox?kind=&agent=&session_id=").await;
     assert_eq!(rows(&first), all[..50], "{}", first.text);
-    first.assert_has("The next of 2 more");
+    first.assert_has("Next page: 2 more");
     assert!(first.text.len() <= 60_000, "{} bytes", first.text.len());
     let next = first
         .text

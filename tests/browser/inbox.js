@@ -27,6 +27,8 @@ async function goesFromQuestionToQuestion(browser, javaScriptEnabled) {
   await page.goto(service);
   assert.equal(new URL(page.url()).pathname, "/inbox", "the root leads to the inbox");
   assert.equal(await rows(page).count(), 2);
+  assert.equal(await rows(page).getByRole("link", { name: "Summary: Refund 120 for order 17" }).count(), 1, "for a screen reader");
+  assert.equal(await page.locator(".who").count(), 0, "without accounts, the page has no user's name");
   assert.equal(await rows(page).locator("button, input, form").count(), 0, "no decision in a list");
   assert.match(await main(page), /Refund 120 for order 17[^]*Refund 80 for order 17/, "oldest first");
   await rows(page).first().getByRole("link").click();
@@ -46,6 +48,26 @@ async function goesFromQuestionToQuestion(browser, javaScriptEnabled) {
   await context.close();
 }
 
+// Records each change of the page's count of open requests, with the time of the change.
+const recordCounts = (page) =>
+  page.evaluate(() => {
+    window.counts = [];
+    const heading = document.getElementById("open-heading");
+    const record = () => counts.push([Number(heading.textContent), Date.now()]);
+    new MutationObserver(record).observe(heading, { childList: true });
+  });
+
+// Returns the median time, in milliseconds, from the commit of each question until the page counts
+// it. Before the first question, the page counted `before` requests.
+async function medianDelay(page, questions, before) {
+  const counts = await page.evaluate(() => window.counts);
+  const delays = questions.map(({ request: asked }, at) => {
+    const [, countedAt] = counts.find(([count]) => count > before + at);
+    return countedAt - Date.parse(asked.created_at);
+  });
+  return delays.sort((one, other) => one - other)[Math.floor(delays.length / 2)];
+}
+
 // While the pointer rests on a row, fifty events move no row. A new question gets a row when the
 // user clicks the button of new questions.
 async function rowsNeverMoveByThemselves(browser) {
@@ -58,12 +80,17 @@ async function rowsNeverMoveByThemselves(browser) {
   await rows(page).nth(1).hover();
   const news = page.locator("#inbox-new button");
   const before = await places(page);
+  await recordCounts(page);
   const first = await refundOf(200);
   await news.waitFor();
   assert.equal(await news.innerText(), "1 new question: show it");
   assert.deepEqual(await places(page), before, "a new question moves no row");
   const more = [];
   for (let number = 0; number < 25; number += 1) more.push(await refundOf(300 + number));
+  await page.locator("#open-heading", { hasText: /^29$/ }).waitFor();
+  const median = await medianDelay(page, [first, ...more], before.length);
+  console.log(`browser: a new question is counted ${median} ms after its commit (median of 26)`);
+  assert.ok(median < 1_000, `a new question is counted ${median} ms after its commit`);
   for (const { task } of more) await cancel(task);
   await page.locator("#open-heading", { hasText: /^4$/ }).waitFor();
   assert.deepEqual(await places(page), before, "nor do fifty events");
@@ -86,7 +113,7 @@ async function aRowSaysWhoDecidedElsewhere(browser, viewport) {
   const link = row(page, first.request).getByRole("link");
   await link.focus();
   await approve(first.request);
-  await row(page, first.request).locator(".told", { hasText: /^Approved by local, .* nothing left to do here$/ }).waitFor();
+  await row(page, first.request).locator(".told", { hasText: /^Approved by \u2068local\u2069, .* nothing left to do here$/ }).waitFor();
   assert.ok(await link.evaluate((node) => node === document.activeElement), "the row keeps the focus");
   await cancel(second.task);
   await row(page, second.request).locator(".told", { hasText: /^Withdrawn/ }).waitFor();
@@ -113,7 +140,7 @@ async function hiddenPageCatchesUp(browser, count) {
   await cancel(asked[1].task);
   const first = await refundOf(500);
   await setVisibility(page, "visible");
-  await row(page, asked[0].request).locator(".told", { hasText: /^Approved by local, .* nothing left to do here$/ }).waitFor();
+  await row(page, asked[0].request).locator(".told", { hasText: /^Approved by \u2068local\u2069, .* nothing left to do here$/ }).waitFor();
   await row(page, asked[1].request).locator(".told", { hasText: /^Withdrawn/ }).waitFor();
   assert.equal(await page.locator("#inbox-rows > li.over").count(), 2);
   const news = page.locator("#inbox-new button");

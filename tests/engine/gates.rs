@@ -165,6 +165,13 @@ async fn until_at_rest(harness: &EngineHarness, task: TaskId) {
     until("no replica drives the task", is_released).await;
 }
 
+/// Waits until exactly `count` futures that the engine has spawned still run, such as drivers. Each
+/// of them holds the engine, as the test does.
+async fn until_running(engine: &Arc<Engine>, count: usize) {
+    let are_running = async || Arc::strong_count(engine) == count + 1;
+    until("all other futures of the engine have ended", are_running).await;
+}
+
 /// Executes an SQL statement right before the next commit is sent.
 fn execute_before_next_commit(harness: &EngineHarness, sql: &'static str) {
     let (database, once) = (harness.fixture.database(), Once::new());

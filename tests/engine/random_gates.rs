@@ -1,9 +1,9 @@
 //! Checks random sequences of events ("runs") at two gates against the invariants of gate calls, on
 //! real databases. Askers come, leave, and come back with equal arguments or with the key of their
-//! call. People decide, deadlines pass, runners report, rules and definitions of tools change,
-//! processes crash, and replicas take over. Each replica has a runtime of its own, so that a crash
-//! drops all work of the replica at once. The same seed always produces the same sequence of
-//! events.
+//! call. People decide, deadlines pass, runners report, rules change, definitions of tools change
+//! at their server and in the configuration, processes crash, and replicas take over. Each replica
+//! has a runtime of its own, so that a crash drops all work of the replica at once. The same seed
+//! always produces the same sequence of events.
 
 mod invariants;
 mod steps;
@@ -44,6 +44,13 @@ const TOOLS: &str = "
   Bash: { external: {}, parameters: { type: object, properties: { command: { type: string } } } }
   Read: { effect: read_only, external: {}, parameters: { type: object, properties: { path: { type: string } } } }
 agents:";
+
+/// A parameter of `refund` in the configuration, and the same parameter beside a further one. With
+/// the further parameter, `refund` has another reviewed definition. The arguments of [`CALLS`] and
+/// of the edits fit both.
+const AMOUNT: &str = "amount: { type: number, exclusiveMinimum: 0 }";
+const AMOUNT_AND_NOTE: &str =
+    "amount: { type: number, exclusiveMinimum: 0 }, note: { type: string }";
 
 /// The time for which an asker waits for its call, if it waits. No event of a sequence takes
 /// longer.
@@ -209,6 +216,10 @@ struct Seen {
     changes: usize,
     /// Approved calls about which a person was asked again, because the definition had changed.
     held_anew: usize,
+    /// Processes that started with the other reviewed definition of `refund`.
+    other_reviews: usize,
+    /// Calls about which people were asked under both reviewed definitions.
+    asked_under_both: usize,
     /// Runs that stored an equal call at each of the two gates.
     at_both_gates: usize,
 }
@@ -216,12 +227,15 @@ struct Seen {
 /// One run: the calls of one session at a gate.
 struct RunState<'h> {
     harness: &'h EngineHarness,
-    /// The parts from which a process is built: one value for each set of rules.
-    rules: &'h [EngineParts],
+    /// The parts from which a process is built: for each set of rules, one value for each reviewed
+    /// definition of `refund`.
+    rules: &'h [[EngineParts; 2]],
     server: &'h ToolServer,
     replicas: &'h mut Vec<Replica>,
     seed: u64,
     rng: SeededRng,
+    /// Chooses the reviewed definitions, so that this choice takes no number of `rng`.
+    reviews: SeededRng,
     session: String,
     /// The calls of this random run, as indexes into [`CALLS`].
     calls: Vec<usize>,
@@ -346,10 +360,14 @@ async fn check_runs(fixture: StoreFixture, first: usize, count: usize) {
             "decide: hold, approvers: { owner: true } }\n  - { name: shell",
         ),
     ] {
-        harness.configure(|_| usual.replacen(from, to, 1));
-        rules.push(server.behind(harness.parts(8)));
+        let yaml = usual.replacen(from, to, 1);
+        rules.push([AMOUNT, AMOUNT_AND_NOTE].map(|parameters| {
+            harness.configure(|_| yaml.replacen(AMOUNT, parameters, 1));
+            server.behind(harness.parts(8))
+        }));
     }
-    let mut running: Vec<_> = (0..replicas).map(|_| Replica::start(&rules[0])).collect();
+    let first_parts = &rules[0][0];
+    let mut running: Vec<_> = (0..replicas).map(|_| Replica::start(first_parts)).collect();
     let mut seen = Seen::default();
     let first = std::env::var_os("HOLDPOINT_TEST_SEED")
         .map_or(first, |seed| seed.into_string().unwrap().parse().unwrap());
@@ -370,6 +388,7 @@ async fn check_runs(fixture: StoreFixture, first: usize, count: usize) {
             replicas: &mut running,
             seed,
             rng,
+            reviews: SeededRng(!seed),
             session: format!("run {seed}"),
             calls,
             asks: Vec::new(),
@@ -399,6 +418,8 @@ async fn check_runs(fixture: StoreFixture, first: usize, count: usize) {
         (seen.edits, 60),
         (seen.changes, 12),
         (seen.held_anew, 200),
+        (seen.other_reviews, 8),
+        (seen.asked_under_both, 200),
         (seen.at_both_gates, 20),
     ];
     let enough = wanted.iter().all(|(seen, runs)| *seen >= count / runs);

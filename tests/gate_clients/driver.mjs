@@ -20,7 +20,7 @@ async function talk(client, call) {
   const { tools } = await client.listTools();
   if (!ask.call) return { tools: tools.map((tool) => tool.name) };
   const progress = [];
-  const options = { timeout: ask.timeout * 1000 };
+  const options = ask.timeout ? { timeout: ask.timeout * 1000 } : {};
   if (ask.progress) options.onprogress = (step) => progress.push(step.message);
   if (ask.leaves) {
     const leaving = new AbortController();

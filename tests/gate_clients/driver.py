@@ -1,5 +1,6 @@
 """Lists or calls tools of a gate with a client for Python. Prints as JSON how the client reports the reply. The
-argument is JSON: `kind`, `url`, `headers`, `timeout` of the client in seconds, and `call`, a tool and its arguments."""
+argument is JSON: `kind`, `url`, `headers`, `timeout` of the client in seconds (null for the client's default), and
+`call`, a tool and its arguments."""
 
 import asyncio
 import json

@@ -26,10 +26,15 @@ class Gate:
         self.service, self.peer = service, peer
         self.url = f"http://127.0.0.1:{service.port}/mcp/tools"
 
-    def drive(self, kind: str, call: list | None = None, wait: int = 2, timeout: float = 3, **more: object) -> dict:
+    def drive(
+        self, kind: str, call: list | None = None, wait: int | None = 2, timeout: float | None = 3, **more: object
+    ) -> dict:
         """Calls the tool with a client. Returns how the client reports the reply. The key `call[1]["key"]` is unique to
-        the test."""
-        headers = {"Authorization": f"Bearer {AGENT}", "Prefer": f"wait={wait}"}
+        the test. Without `wait`, the gate waits as long as it is configured. Without `timeout`, the client has its own
+        default."""
+        headers = {"Authorization": f"Bearer {AGENT}"}
+        if wait is not None:
+            headers["Prefer"] = f"wait={wait}"
         if call:  # Each test has its own session, so that open requests of other tests do not count.
             headers["Holdpoint-Session"] = call[1]["key"].replace(" ", "_")
         ask = {"kind": kind, "url": self.url, "headers": headers, "timeout": timeout, "call": call, **more}

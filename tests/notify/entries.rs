@@ -1,16 +1,17 @@
 //! Tests which messages each entry of the configuration's `notify.to` gets.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use macro_rules_attribute::apply;
 use serde_json::json;
 
 use super::{BACKEND, BEYOND_RETRIES, NotifyFixture};
 use crate::api::approval_cycle::on_both;
-use crate::support::eventually;
 use crate::support::fake_chat_completions::{calls, text_answer};
 use crate::support::fake_receiver::{FakeReceiver, Received};
 use crate::support::test_app::{BOB, OPS, OTHER, On, TestApp};
+use crate::support::{eventually, until};
 
 fn kinds(fixture: &NotifyFixture, path: &str) -> BTreeSet<String> {
     let all = fixture.server.all();
@@ -166,10 +167,71 @@ async fn end_of_a_question_is_told_however_it_ends(on: On) {
         kinds(&fixture, "/backend"),
         expected.map(str::to_owned).into()
     );
-    let [withdrawn] = &fixture.server.of("request.withdrawn")[..] else {
-        panic!("one")
+    fixture.app.held().await;
+    fixture.counted(&[("sent", 6), ("due", 0)]).await;
+    fixture.app.model.then(text_answer("done"));
+    fixture.advance(Duration::from_hours(25));
+    fixture.counted(&[("sent", 8), ("due", 0)]).await;
+    for status in ["withdrawn", "expired"] {
+        let kind = format!("request.{status}");
+        let [ended] = &fixture.server.of(&kind)[..] else {
+            panic!("not exactly one {kind}")
+        };
+        assert_eq!(ended.body["data"]["request"]["status"], status);
+    }
+}
+
+/// Returns the configuration with this entry. The refund agent has the sub-agent `clerk`.
+fn with_clerk(entry: &str, hook: &FakeReceiver) -> String {
+    let clerk = "clerk: { description: Looks orders up., model: main, tools: [lookup, refund] }";
+    let agents = format!("forbidden], sub_agents: [clerk] }}\n  {clerk}\ndefault_agent: billing");
+    super::yaml(entry, hook).replace("forbidden] }", &agents)
+}
+
+#[apply(on_both)]
+async fn every_event_of_sub_agents_and_the_failure_of_a_task_are_told(on: On) {
+    let events = [
+        "sub_agent.canceled",
+        "sub_agent.completed",
+        "sub_agent.created",
+        "sub_agent.failed",
+        "sub_agent.paused",
+        "sub_agent.resumed",
+        "sub_agent.started",
+        "task.failed",
+    ];
+    let named = format!("tenants: [acme], events: [{}]", events.join(", "));
+    let hook = FakeReceiver::start().await;
+    let yaml = with_clerk(&BACKEND.replace("tenants: [acme]", &named), &hook);
+    let fixture = NotifyFixture::configured(on, &yaml, hook).await;
+    let (app, clerk) = (&fixture.app, calls(&[("clerk", r#"{"task":"go"}"#)]));
+    let refund = |amount: u32| {
+        let arguments = json!({"order": 17, "amount": amount}).to_string();
+        calls(&[("refund", &arguments)])
     };
-    assert_eq!(withdrawn.body["data"]["request"]["status"], "withdrawn");
+    app.model.then(clerk.clone()).then(refund(120));
+    let first = app.owner().create_task("please").await;
+    // The first clerk completes, the second one fails, and the third one waits for an answer.
+    app.model.then(text_answer("paid")).then(clerk.clone());
+    app.model.then_fails(400).then(clerk).then(refund(130));
+    app.owner()
+        .approve(&first.str("/pending/0/request_id"))
+        .await;
+    let task = first.str("/task_id");
+    let third = app.owner().prefer("wait=60").task(&task).await;
+    app.model.then_fails(400);
+    app.owner().cancel(&third.str("/pending/0/task_id")).await;
+    let expected = BTreeSet::from(events.map(str::to_owned));
+    let are_told = async || kinds(&fixture, "/backend") == expected;
+    until("every event is told", are_told).await;
+    for message in fixture.server.all() {
+        let path: &[&str] = match message.kind() {
+            "sub_agent.started" | "task.failed" => &["billing"],
+            _ => &["billing", "clerk"],
+        };
+        let found = &message.body["data"]["agent_path"];
+        assert_eq!(*found, json!(path), "{message:?}");
+    }
 }
 
 #[apply(on_both)]
@@ -179,12 +241,7 @@ async fn start_of_a_sub_agent_is_told_to_the_entry_that_names_it(on: On) {
         "tenants: [acme]",
         "tenants: [acme], events: [sub_agent.started]",
     );
-    let clerk = "clerk: { description: Looks orders up., model: main, tools: [lookup] }\ndefault_agent: billing";
-    let yaml = super::yaml(&named, &hook).replace(
-        "forbidden] }",
-        &format!("forbidden], sub_agents: [clerk] }}\n  {clerk}"),
-    );
-    let app = TestApp::with(on, &yaml).await;
+    let app = TestApp::with(on, &with_clerk(&named, &hook)).await;
     app.model
         .then(calls(&[("clerk", r#"{"task":"look"}"#)]))
         .then(text_answer("looked"))

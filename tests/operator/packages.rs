@@ -1,8 +1,7 @@
 //! Installs each package of `scripts/release` into an empty folder, and carries one refund of the
-//! demonstration to its end with the installed commands. Usually the packages contain a small
-//! program that starts the binary under test ([`write_starter`]); in `scripts/chaos counts`, they
-//! contain this binary. If `HOLDPOINT_TEST_PACKAGES` names a folder (`scripts/release --check` sets
-//! it), the tests take the packages from that folder and also run `uvx`.
+//! demonstration to its end with the installed commands. Usually the tests make the packages from
+//! the binary under test. If `HOLDPOINT_TEST_PACKAGES` names a folder (`scripts/release --check`
+//! sets it), the tests take the packages from that folder and also run `uvx`.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -12,7 +11,6 @@ use std::time::{Duration, Instant};
 
 use super::served_binary::Folder;
 use crate::first_run::{Demonstration, json, run};
-use crate::support::is_long_run;
 
 /// The longest permitted time from a package's command to the first held refund.
 const TO_THE_FIRST_HELD_REFUND: Duration = Duration::from_secs(5);
@@ -35,16 +33,12 @@ impl Packages {
         }
         let packed = Folder::new();
         let (binary, out) = (packed.file("holdpoint"), packed.file("packages"));
-        if is_long_run() {
-            // Removes the debug symbols. With them, packing would take twice as long.
-            succeed(
-                Command::new("strip")
-                    .args(["-o".as_ref(), binary.as_os_str()])
-                    .arg(env!("CARGO_BIN_EXE_holdpoint")),
-            );
-        } else {
-            write_starter(&binary);
-        }
+        // Removes the debug symbols. With them, packing would take twice as long.
+        succeed(
+            Command::new("strip")
+                .args(["-o".as_ref(), binary.as_os_str()])
+                .arg(env!("CARGO_BIN_EXE_holdpoint")),
+        );
         succeed(
             Command::new(root().join("scripts/release"))
                 .args(["--binary".as_ref(), binary.as_os_str()])
@@ -71,18 +65,6 @@ impl Packages {
     }
 }
 
-/// Writes a program that starts the binary under test. It stands in for this binary, because
-/// packing and unpacking tens of megabytes would take most of the test's time. Its last bytes are
-/// no text, as in a binary.
-fn write_starter(path: &Path) {
-    let start = concat!(
-        "#!/bin/sh\nexec '",
-        env!("CARGO_BIN_EXE_holdpoint"),
-        "' \"$@\"\n"
-    );
-    fs::write(path, [start.as_bytes(), &b"\xfe\xff\n"[..]].concat()).unwrap();
-}
-
 #[test]
 fn each_package_runs_the_demonstration_from_an_empty_folder() {
     let packages = Packages::new();
@@ -104,15 +86,30 @@ fn wheel(packages: &Packages) {
     let (folder, wheel) = (Folder::new(), packages.with_ending(".whl"));
     recorded_files_are_the_files_of(&wheel);
     let environment = folder.file("environment");
+    let programs = environment.join("bin");
+    // A pip of the environment's own would take more time than the rest of this function. An
+    // environment needs it only where Python has no other pip.
+    let version = command("python3", &folder)
+        .args(["-m", "pip", "--version"])
+        .output();
+    let has_pip = version.unwrap().status.success();
     succeed(
         command("python3", &folder)
             .args(["-m", "venv"])
+            .args(has_pip.then_some("--without-pip"))
             .arg(&environment),
     );
-    let programs = environment.join("bin");
+    let python = programs.join("python");
+    let with_pip = if has_pip {
+        Path::new("python3")
+    } else {
+        python.as_path()
+    };
     succeed(
-        command(programs.join("python"), &folder)
-            .args(["-m", "pip", "install", "--quiet", "--no-index"])
+        command(with_pip, &folder)
+            .args(["-m", "pip", "--python"])
+            .arg(&python)
+            .args(["install", "--quiet", "--no-index"])
             .arg(&wheel),
     );
     for name in ["holdpoint", "holdpoint-server"] {

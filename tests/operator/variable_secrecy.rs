@@ -13,6 +13,15 @@ const TOOL_KEY: &str = "tool-key/0123456789~xyz";
 const ENV_VALUE: &str = "shell-value/0123456789";
 const API_KEY: &str = "alice-key-0123456789";
 
+/// The environment of the service.
+const VARIABLES: [(&str, &str); 5] = [
+    ("MODEL_KEY", MODEL_KEY),
+    ("TOOL_KEY", TOOL_KEY),
+    ("ENV_VALUE", ENV_VALUE),
+    ("API_KEY", API_KEY),
+    ("PATH", "/usr/bin:/bin"),
+];
+
 /// Returns the value in plain, percent-encoded, base64 and JSON-escaped spellings. Each of them can
 /// be decoded to the value.
 pub(super) fn spellings(value: &str) -> Vec<String> {
@@ -74,14 +83,7 @@ auth: {{ api_keys: [ {{ user: alice, key: '${{API_KEY}}' }} ] }}
 #[tokio::test(flavor = "multi_thread")]
 async fn filled_in_value_is_never_shown_logged_counted_or_stored() {
     let (model, tool, folder) = fakes().await;
-    let variables = [
-        ("MODEL_KEY", MODEL_KEY),
-        ("TOOL_KEY", TOOL_KEY),
-        ("ENV_VALUE", ENV_VALUE),
-        ("API_KEY", API_KEY),
-        ("RUST_LOG", "trace"),
-        ("PATH", "/usr/bin:/bin"),
-    ];
+    let variables = [&VARIABLES[..], &[("RUST_LOG", "trace")]].concat();
     let values = [MODEL_KEY, TOOL_KEY, ENV_VALUE, API_KEY];
     let echoed: Vec<String> = values.iter().flat_map(|value| spellings(value)).collect();
     let mut served = Served::start(folder.path(), &yaml(&model, &tool), &variables).bearer(API_KEY);
@@ -150,14 +152,7 @@ async fn filled_in_value_is_never_shown_logged_counted_or_stored() {
 #[tokio::test(flavor = "multi_thread")]
 async fn command_cannot_read_the_environment_of_the_service() {
     let (model, tool, folder) = fakes().await;
-    let variables = [
-        ("MODEL_KEY", MODEL_KEY),
-        ("TOOL_KEY", TOOL_KEY),
-        ("ENV_VALUE", ENV_VALUE),
-        ("API_KEY", API_KEY),
-        ("PATH", "/usr/bin:/bin"),
-    ];
-    let served = Served::without_tracing(folder.path(), &yaml(&model, &tool), &variables);
+    let served = Served::without_tracing(folder.path(), &yaml(&model, &tool), &VARIABLES);
     let service = served.process.id();
     let served = served.bearer(API_KEY);
     let read = format!("cat /proc/{service}/environ >/dev/null 2>&1 && echo read || echo refused");

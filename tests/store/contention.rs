@@ -1,12 +1,14 @@
-//! Tests writers that change the same rows at the same time. There is no deadlock, no gap in the
-//! event numbers and no partial change.
+//! Tests writers that change the same rows at the same time, also beside claims, renewals and
+//! releases. There is no deadlock, no gap in the event numbers and no partial change.
 
 use holdpoint::store::{CommitError, Store};
 use holdpoint::task::change::{Counters, Guard, TaskChange};
 use holdpoint::task::id::TaskId;
 use macro_rules_attribute::apply;
 
-use super::store_fixture::{StoreFixture, change, child_task, fresh, said, store_tests};
+use super::store_fixture::{
+    LEASE, StoreFixture, change, child_task, claim, fresh, said, store_tests,
+};
 
 /// Makes three tests of a function: those of `both`, and a test on Postgres with two writers. The
 /// default number of writers depends on the machine.
@@ -66,11 +68,24 @@ async fn write_on(
     written
 }
 
+/// Claims up to four tasks, renews their leases and releases them, 20 times. Returns the number of
+/// leases that were released.
+async fn lease_on(store: Store, owner: &'static str) -> usize {
+    let mut released = 0;
+    for _ in 0..20 {
+        let tasks = claim(&store, owner, 4).await;
+        store.renew(owner, LEASE, &tasks).await.unwrap();
+        released += store.release(owner, &tasks).await.unwrap().len();
+    }
+    released
+}
+
 #[apply(every_number_of_writers)]
 async fn contended_batches_leave_no_gap_no_partial_change_and_no_deadlock(fixture: StoreFixture) {
     let mut trees = Vec::new();
-    for _ in 0..6 {
-        let root = fixture.task().await;
+    // A claim serves the users by turns, so it does not take their tasks in the order of their ids.
+    for user in ["alice", "bob", "alice", "bob", "alice", "bob"] {
+        let root = fixture.task_of("acme", user).await;
         let children: Vec<TaskId> = (0..3).map(|_| TaskId(fresh())).collect();
         for child in &children {
             fixture.commit(root, vec![child_task(*child, root)]).await;
@@ -94,26 +109,15 @@ async fn contended_batches_leave_no_gap_no_partial_change_and_no_deadlock(fixtur
         };
         writers.spawn(write_on(store, trees.clone(), 20, salt));
     }
-    let beside = (
-        fixture.store.clone(),
-        trees
-            .iter()
-            .flat_map(|(_, children)| children.clone())
-            .collect::<Vec<_>>(),
-    );
-    let mut renewer = tokio::task::JoinSet::new();
-    renewer.spawn(async move {
-        for _ in 0..40 {
-            beside
-                .0
-                .renew("me", std::time::Duration::from_mins(1), &beside.1)
-                .await
-                .unwrap();
-        }
-    });
+    let mut workers = tokio::task::JoinSet::new();
+    workers.spawn(lease_on(fixture.store.clone(), "me"));
+    workers.spawn(lease_on(other.clone(), "other"));
     let written: usize = writers.join_all().await.into_iter().sum();
-    renewer.join_all().await;
-    assert!(written >= 6, "some commits get through");
+    let released: usize = workers.join_all().await.into_iter().sum();
+    assert!(
+        written >= 6 && released >= 6,
+        "{written} commits, {released} released leases"
+    );
 
     for (root, children) in &trees {
         let gaps = fixture

@@ -121,7 +121,7 @@ async fn delivery_is_claimed_by_one_process_until_its_lease_is_over(fixture: Sto
     );
     assert!(record(&fixture, &again[0], NextState::Sent).await);
     assert!(
-        !record(&fixture, &again[0], NextState::Sent).await,
+        !record(&fixture, &again[0], NextState::Dead).await,
         "it is recorded once"
     );
 }

@@ -143,6 +143,9 @@ impl StoreFixture {
     async fn on(settings: Settings, kept: KeptDatabase) -> Self {
         let clock = Arc::new(ManualClock::at(1_700_000_000_000_000));
         let store = Store::open(&settings, clock.clone()).await.unwrap();
+        if std::env::var_os("HOLDPOINT_TEST_GENERAL").is_some() {
+            store.use_general_statement();
+        }
         Self {
             store,
             settings,
@@ -334,12 +337,9 @@ pub const LEASE: Duration = Duration::from_secs(30);
 /// Claims tasks for the process `owner`, possibly also a task that needs a lone drive. Returns
 /// the claimed tasks without those that the claim has put to sleep.
 pub async fn claim(store: &Store, owner: &str, limit: i64) -> Vec<TaskId> {
-    let claimed = store.claim(owner, LEASE, limit, true).await.unwrap();
-    claimed
-        .into_iter()
-        .filter(|claimed| claimed.drive != Drive::Asleep)
-        .map(|claimed| claimed.task)
-        .collect()
+    let mut claimed = store.claim(owner, LEASE, limit, true).await.unwrap();
+    claimed.retain(|claimed| claimed.drive != Drive::Asleep);
+    claimed.into_iter().map(|claimed| claimed.task).collect()
 }
 
 #[expect(clippy::disallowed_methods, reason = "tests may be surprised")]

@@ -163,8 +163,9 @@ impl Cluster {
 
     /// Starts a server on the data that is already in its folder.
     pub fn resume(folder: &Path, options: &str, watched: u32) -> Self {
+        // Postgres finds a deadlock before the `lock_timeout` of a writer ends it.
         let options = format!(
-            "-k {} -c listen_addresses='' -c max_connections=300 {options}",
+            "-k {} -c listen_addresses='' -c max_connections=300 -c deadlock_timeout=100ms {options}",
             folder.display()
         );
         // `up` reads the options from this file, also at a start after a crash.

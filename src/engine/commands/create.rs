@@ -17,7 +17,7 @@ impl Engine {
     ///
     /// # Errors
     /// `Invalid` if no agent of this name is open to the caller; `KeyReused` if a POST with the
-    /// same key and another body came first; `Unavailable` when the database does not answer.
+    /// same key and a different body came first; `Unavailable` when the database does not answer.
     pub async fn create(
         self: &Arc<Self>,
         caller: &Caller,
@@ -45,9 +45,9 @@ impl Engine {
         // The database refused the insert, and the look-up found no POST with the same key. If
         // the client sent a key, the insert may have met the row of an earlier POST with this key,
         // and the row expired before the look-up. The client can then repeat the POST.
-        accepted.ok_or(match key {
+        accepted.ok_or_else(|| match key {
             Some(_) => Refusal::Unavailable,
-            None => Refusal::Internal,
+            None => Refusal::internal("the database refused a new task"),
         })
     }
 }

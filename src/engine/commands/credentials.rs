@@ -159,8 +159,10 @@ impl<'e> Decider<'e> {
         response: &Secret<Value>,
     ) -> Result<ProvidedCredential, Refusal> {
         let seal_error = |why: &str| {
-            tracing::error!(task = %session.task_id(), why, "a credential could not be sealed");
-            Refusal::Internal
+            let task = session.task_id();
+            Refusal::internal(format_args!(
+                "a credential of {task} could not be sealed: {why}"
+            ))
         };
         let (Some(sealer), Some(service)) = (&self.engine.sealer, self.service(agent, spec)) else {
             return Err(seal_error("there is no such credential, or no key"));

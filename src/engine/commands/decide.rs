@@ -161,8 +161,9 @@ impl Decider<'_> {
         targets: &[CallId],
     ) -> Result<(), Refusal> {
         let (mut edits, mut new_judgements) = (BTreeMap::new(), Vec::new());
+        let known_agent = || agent.ok_or_else(|| Refusal::internal("a decided task has no agent"));
         for (call, text) in input.edits() {
-            let agent = agent.ok_or(Refusal::Internal)?;
+            let agent = known_agent()?;
             let (judged, judgement) = self.judge_edit(session, agent, open, call, text).await?;
             edits.insert(call, judged);
             new_judgements.extend(judgement.map(|judgement| (call, judgement)));
@@ -170,7 +171,7 @@ impl Decider<'_> {
         let mut redactor = Redactor::default();
         let shown = match &input.response {
             Some(response) if open.spec.kind.takes_secrets() => {
-                let agent = agent.ok_or(Refusal::Internal)?;
+                let agent = known_agent()?;
                 let provided = self.seal(session, agent, &open.spec, response)?;
                 session.credentials.push(provided.sealed);
                 redactor = provided.redactor;
@@ -225,7 +226,7 @@ impl Decider<'_> {
             session.own.progress.call(call),
             open.spec.own_calls().find(|own| own.tool_call_id == call),
         ) else {
-            return Err(Refusal::Internal);
+            return Err(Refusal::internal("an edited call is not in its request"));
         };
         if state.attempts > 0 {
             let detail = "`approve` or `reject`: this call has been sent, and is known by its key with these arguments";

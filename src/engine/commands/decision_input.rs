@@ -23,6 +23,8 @@ use crate::tool::schema::{CompiledSchema, SchemaViolation, SchemaViolations};
 /// The maximum length of a credential's field, in bytes. Every text of a model or a tool is
 /// searched for the credential, and the search costs time and memory in proportion to this length.
 const MAX_CREDENTIAL_BYTES: usize = 8192;
+/// The cause of an internal error.
+const UNUSABLE_FORM: &str = "the form of a request is unusable";
 
 /// A person's answer to a request, as sent. `validate` checks the answer.
 #[derive(Clone, Debug, PartialEq)]
@@ -304,7 +306,7 @@ fn read_response(
         (true, Some(text)) => {
             let form = spec.form.as_ref();
             let form = form.and_then(|form| CompiledSchema::closed(form).ok());
-            let form = form.ok_or(Refusal::Internal)?;
+            let form = form.ok_or_else(|| Refusal::internal(UNUSABLE_FORM))?;
             let value = arguments::read(text.reveal(), &form)
                 .map_err(|misfits| violations_at("/response", misfits))?;
             if spec.kind.takes_secrets() {
@@ -361,7 +363,7 @@ fn read_result(spec: &RequestSpec, action: Action, result: Option<&str>) -> Resu
             else {
                 return Ok(());
             };
-            let form = CompiledSchema::open(form).map_err(|_| Refusal::Internal)?;
+            let form = CompiledSchema::open(form).map_err(|_| Refusal::internal(UNUSABLE_FORM))?;
             let fits = |value: Value| form.check(&value);
             serde_json::from_str(text)
                 .map_err(|_| SchemaViolations::single("", "a JSON value"))

@@ -71,8 +71,8 @@ impl Decisions<'_> {
     /// 4. `Invalid` for an edit of a call that was already sent, or for a standing decision that
     ///    the current rules do not permit.
     ///
-    /// `KeyReused` if an earlier POST with the same key had another body. `NotFound` if the task is
-    /// gone. `Unavailable` when the database does not answer.
+    /// `KeyReused` if an earlier POST with the same key had a different body. `NotFound` if the
+    /// task is gone. `Unavailable` when the database does not answer.
     ///
     /// A refusal stores nothing, with two exceptions that return `Withdrawn`: a changed tool closes
     /// the request, and damaged data fail the task.

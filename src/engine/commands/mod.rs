@@ -22,6 +22,7 @@ pub(in crate::engine) mod submit;
 mod valid_decision;
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 
 pub use self::decision_input::{CallReply, DecisionBody, DecisionInput};
 pub use self::decisions::{DecidableRequest, Decisions};
@@ -129,7 +130,7 @@ pub enum Refusal {
     /// `invalid`, with the errors of the body.
     #[error("the body is invalid")]
     Invalid(Vec<FieldError>),
-    /// `idempotency_key_reused`: an earlier POST with the same key had another body.
+    /// `idempotency_key_reused`: an earlier POST with the same key had a different body.
     #[error("an earlier request had the same key and a different body")]
     KeyReused,
     /// `digest_mismatch`: the digest in the answer differs from the request's digest.
@@ -171,7 +172,19 @@ pub enum Refusal {
     Unavailable,
     /// `internal`: the cause is in the log.
     #[error("an internal error")]
-    Internal,
+    Internal(LoggedCause),
+}
+
+/// Shows that the cause of an internal error was logged: only `LoggedCause::log` builds a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoggedCause(());
+
+impl LoggedCause {
+    /// Logs the cause of an internal error. The cause must not contain a secret.
+    pub(crate) fn log(cause: impl Display) -> Self {
+        tracing::error!(%cause, "an internal error");
+        Self(())
+    }
 }
 
 /// The reason why a task's status or kind does not allow a command.
@@ -201,6 +214,11 @@ impl Refusal {
         }])
     }
 
+    /// Logs the cause of an internal error, and returns the refusal.
+    pub(in crate::engine) fn internal(cause: impl Display) -> Self {
+        Self::Internal(LoggedCause::log(cause))
+    }
+
     /// Returns the refusal of a command that the status or the kind of the task does not allow.
     fn conflict(row: &TaskRow, code: ConflictCode) -> Self {
         Self::Conflict {
@@ -215,10 +233,7 @@ impl From<ReadError> for Refusal {
     fn from(error: ReadError) -> Self {
         match error {
             ReadError::Unavailable => Self::Unavailable,
-            ReadError::Corrupt(what) => {
-                tracing::error!(%what, "stored data cannot be read");
-                Self::Internal
-            }
+            ReadError::Corrupt(_) => Self::internal(error),
         }
     }
 }

@@ -87,7 +87,7 @@ impl Decider<'_> {
             let state = session.own.progress.call(*call);
             let spec = open.spec.own_calls().find(|own| own.tool_call_id == *call);
             let (Some(agent), Some(state), Some(spec)) = (agent, state, spec) else {
-                return Err(Refusal::Internal);
+                return Err(Refusal::internal("a decided call is not in its request"));
             };
             let judged = (state.call.name.as_str(), state.arguments_text());
             let now = self.engine.verdict(session, agent, judged).await;

@@ -29,7 +29,7 @@ impl Engine {
         let Some(first_commit) = unless_conflict(wait_for_first_commit(first_commit).await)? else {
             return Ok(None);
         };
-        first_commit.ok_or(Refusal::Internal)?;
+        first_commit.ok_or_else(|| Refusal::internal("a driver made no first commit"))?;
         Ok(Some(Accepted {
             task_id,
             root,

@@ -13,8 +13,7 @@ use crate::task::id::CallId;
 use crate::task::item::Fact;
 use crate::task::request::{RequestKind, RequestSpec};
 use crate::task::text::cut;
-use crate::task::tool_spec::Effect;
-use crate::task::verdict::{Judgement, Terms, Verdict};
+use crate::task::verdict::Terms;
 
 /// The maximum length in bytes of the server's question in a request's one-line message. The
 /// request's `question` has the whole text.
@@ -125,33 +124,6 @@ impl Driver<'_> {
         }
     }
 
-    /// Returns the rule of a call. If the configuration no longer has this rule, for example
-    /// because it was renamed, returns the rule that decides about the call now. If no rule decides
-    /// about the call now, returns the recorded rule.
-    pub(super) async fn current_rule(&self, state: &CallState) -> Option<String> {
-        let recorded = state.rule()?.to_owned();
-        if self.engine.policy.terms(&recorded).is_some() {
-            return Some(recorded);
-        }
-        let call = (state.call.name.as_str(), state.arguments_text());
-        let judgement = self.engine.verdict(self.session, self.agent, call).await;
-        judgement.rule.or(Some(recorded))
-    }
-
-    /// Whether the tool of a call has another definition than when its server asked the last
-    /// questions. The answers and the server's state must then be sent nowhere, because the tool
-    /// may have another target. The attempt that asked may have taken effect at the earlier target.
-    pub(super) fn has_changed_since_questions(&self, state: &CallState) -> bool {
-        if state.elicitation.is_none() {
-            return false;
-        }
-        let entry = self.offered(&state.call.name);
-        let spec = entry
-            .as_deref()
-            .map(|entry| entry.current_spec(self.session.task_id()));
-        spec.as_deref().map(|spec| &spec.definition) != state.asking_definition.as_ref()
-    }
-
     /// Returns the answers and the server's state for the next attempt at a call; `None` if the
     /// server has asked no questions, or if the tool has changed since.
     ///
@@ -185,23 +157,6 @@ impl Driver<'_> {
             responses: elicitation.responses.clone(),
             declined: elicitation.declined.clone(),
         }))
-    }
-
-    /// Whether a call whose questions were answered gets no further attempt, because its tool has
-    /// changed since its server asked them. `now` is the present judgement of the call. People must
-    /// then be asked about the outcome, because the attempt that asked may have taken effect.
-    /// Returns `false` for a call that only reads. Also returns `false` if `now` holds the call, or
-    /// allows a call that a person has approved: people then decide about a new attempt, and read
-    /// that the call may have taken effect.
-    pub(super) fn ends_after_questions(&self, state: &CallState, now: &Judgement) -> bool {
-        let ends = match now.verdict {
-            Verdict::Allow => state.approval.is_none(),
-            Verdict::Deny | Verdict::Invalid => true,
-            Verdict::Hold | Verdict::Human => false,
-        };
-        let may_repeat = state.effect == Effect::ReadOnly;
-        let is_ready = matches!(state.phase, Phase::Allowed | Phase::Approved(_));
-        ends && is_ready && !may_repeat && self.has_changed_since_questions(state)
     }
 
     /// Returns the [`Resume`] of each of these calls whose server has asked questions. If a

@@ -21,7 +21,6 @@ use crate::task::id::CallId;
 use crate::task::item::{Fact, Outcome, newest_decisions};
 use crate::task::step::AskerState;
 use crate::task::time::Time;
-use crate::task::tool_spec::ToolKind;
 
 /// The result text of a call whose gate requires no report of the outcome.
 const RELEASED_TEXT: &str = "Let through; what came of it is not known here.";
@@ -44,7 +43,7 @@ impl Driver<'_> {
             return Some(AskerState::Late);
         }
         let is_present = self.session.ask.is_some()
-            || (state.performer != ToolKind::External && self.is_awaited(state));
+            || (!state.performer.properties().runs_at_client && self.is_awaited(state));
         Some(if is_present {
             AskerState::Present
         } else {

@@ -11,7 +11,7 @@ use crate::task::id::CallId;
 use crate::task::item::{Fact, FinishReason};
 use crate::task::progress::LastMessage;
 use crate::task::text::cut;
-use crate::task::tool_spec::{Effect, ToolKind};
+use crate::task::tool_spec::ToolKind;
 use crate::task::verdict::{Judgement, Verdict};
 
 /// The reason why a call is invalid if its arguments held a secret. The arguments of such a call
@@ -192,57 +192,6 @@ impl Driver<'_> {
         differs |= !ended.is_empty();
         self.end_unattempted(ended).await?;
         Ok(differs)
-    }
-
-    /// Returns the call's effect according to the current configuration. Returns `Once` if the tool
-    /// is gone. Also returns `Once` if the tool has changed since the call was started, because a
-    /// repetition would then be another call, perhaps to another target. Exception: if the effect
-    /// was `ReadOnly` and still is, returns `ReadOnly` even if the tool has changed.
-    pub(super) fn effect_now(&self, state: &CallState) -> Effect {
-        let Some(entry) = self.offered(&state.call.name) else {
-            return Effect::Once;
-        };
-        let id = state.call.tool_call_id;
-        let reads = (state.effect, entry.spec.effect) == (Effect::ReadOnly, Effect::ReadOnly);
-        if state.attempts == 0 || reads {
-            return entry.spec.effect;
-        }
-        let mut items = self.session.own.items.iter().rev();
-        let started = items.find_map(|item| {
-            let Fact::ToolStarted {
-                tool_call_id,
-                digest,
-                ..
-            } = &item.fact
-            else {
-                return None;
-            };
-            (*tool_call_id == id).then_some(digest)
-        });
-        // The digest has the rule of the judgement before this start. Since then, `recheck` may
-        // have journaled that another rule allows the call.
-        let judged = items.find_map(|item| {
-            let Fact::Judged {
-                tool_call_id,
-                judgement,
-                ..
-            } = &item.fact
-            else {
-                return None;
-            };
-            (*tool_call_id == id).then_some(judgement)
-        });
-        let rule = match &state.approval {
-            Some(approval) => approval.rule.as_deref(),
-            None => judged.and_then(|judged| judged.rule.as_deref()),
-        };
-        let text = state.arguments_text();
-        let now = self.session.current_digest(&entry, id, text, rule);
-        if started == Some(&now) {
-            entry.spec.effect
-        } else {
-            Effect::Once
-        }
     }
 
     /// Returns the judgement to journal if the call may no longer run, otherwise `None`. `now` is

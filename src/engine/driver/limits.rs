@@ -17,7 +17,6 @@ use crate::task::change::TaskRow;
 use crate::task::id::TaskId;
 use crate::task::limits::Limits;
 use crate::task::progress::Progress;
-use crate::task::tool_spec::ToolKind;
 use crate::task::verdict::Verdict;
 
 impl Driver<'_> {
@@ -60,7 +59,7 @@ impl Driver<'_> {
         let starts = |call: &&CallState| {
             let judged = call.judgement.as_ref().map(|judgement| judgement.verdict);
             call.turn == state.turn
-                && call.performer == ToolKind::Agent
+                && call.performer.properties().starts_sub_agent
                 && matches!(judged, Some(Verdict::Allow | Verdict::Hold))
         };
         let max_children = self.turn_limit(|limits| limits.max_children);

@@ -5,6 +5,7 @@
 //! that acted outside the journal. The next driver computes the pending facts again. It finds the
 //! calls without a result, because the start of a call is committed before the call is sent.
 
+mod config_changes;
 mod context;
 pub(in crate::engine) mod credentials;
 mod elicit;

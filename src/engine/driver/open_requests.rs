@@ -15,7 +15,6 @@ use crate::task::request::{RequestKind, RequestSpec};
 use crate::task::request_kind::ResponseKind;
 use crate::task::restore::MAY_HAVE_RUN_TEXT;
 use crate::task::step::Ending;
-use crate::task::tool_spec::ToolKind;
 use crate::task::verdict::{Judgement, Terms};
 use crate::tool::human;
 
@@ -132,7 +131,7 @@ impl Driver<'_> {
         let gate = self.agent.gate.as_deref();
         let must_stay_unchanged =
             gate.is_some_and(|gate| gate.ext_authz.is_some() && gate.report == Report::Optional);
-        let is_fixed = must_stay_unchanged && state.performer == ToolKind::External;
+        let is_fixed = must_stay_unchanged && state.performer.properties().runs_at_client;
         state.attempts == 0 && !is_fixed
     }
 

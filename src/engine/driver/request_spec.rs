@@ -10,7 +10,7 @@ use crate::task::operator_text::OperatorText;
 use crate::task::request::{Address, CallSpec, RequestKind, RequestSpec, Warning};
 use crate::task::text::cut;
 use crate::task::text_safety;
-use crate::task::tool_spec::{Effect, ToolKind};
+use crate::task::tool_spec::Effect;
 use crate::task::verdict::{Judgement, Terms, Verdict};
 use crate::tool::DefinitionChange;
 use crate::tool::catalog::CatalogEntry;
@@ -57,9 +57,10 @@ impl Driver<'_> {
         if !is_offered && engine.catalog.get(name).is_none() && !engine.policy.lists_tool(name) {
             return OperatorText::Nothing;
         }
-        match entry {
-            Some(entry) if entry.spec.kind == ToolKind::Agent => OperatorText::Name,
-            _ => OperatorText::NameAndSummary,
+        if entry.is_some_and(|entry| entry.spec.kind.properties().starts_sub_agent) {
+            OperatorText::Name
+        } else {
+            OperatorText::NameAndSummary
         }
     }
 

@@ -5,7 +5,6 @@ use super::{Driver, Stop};
 use crate::store::ReadError;
 use crate::task::call_state::CallState;
 use crate::task::restore::HISTORY_LOST_TEXT;
-use crate::task::tool_spec::ToolKind;
 use crate::task::verdict::{Judgement, Verdict};
 
 /// The reason for holding a call while another task of its tree is unreadable.
@@ -112,8 +111,8 @@ impl Driver<'_> {
         let repeatable = spec.is_some_and(|spec| spec.effect.is_repeatable());
         let shared = &self.session.own.progress.shared;
         let later = shared.message_uncertain && !state.in_uncertain_history;
-        let alone =
-            spec.is_some_and(|spec| spec.kind != ToolKind::Agent) && state.approval.is_none();
+        let alone = spec.is_some_and(|spec| !spec.kind.properties().starts_sub_agent)
+            && state.approval.is_none();
         let damaged = alone && self.session.tree.is_damaged();
         if repeatable || !(later || damaged) || judgement.verdict != Verdict::Allow {
             return judgement;

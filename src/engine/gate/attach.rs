@@ -26,7 +26,6 @@ use crate::task::rejections::json_equality_key;
 use crate::task::request::format_sha256;
 use crate::task::status::TaskStatus;
 use crate::task::time::Time;
-use crate::task::tool_spec::ToolKind;
 use crate::tool::arguments;
 
 /// The relation of a proposal to the earlier calls of its tool.
@@ -443,7 +442,7 @@ fn awaits_next_ask(session: &TaskSession) -> bool {
         || (state.effect.is_repeatable()
             && matches!(&state.phase, Phase::Started(start) if is_over(start)));
     let is_delivered = session.own.row.asker_until == Some(ASKER_UNTIL_DELIVERED);
-    is_delivered && state.performer == ToolKind::External && may_start
+    is_delivered && state.performer.properties().runs_at_client && may_start
 }
 
 /// Returns the time at which a person approved or rejected this call. After a rejection, also

@@ -14,7 +14,6 @@ use crate::task::id::{CallId, TaskId};
 use crate::task::item::{Fact, Item, Outcome, ToolResult, newest_decisions};
 use crate::task::status::{RequestStatus, TaskStatus};
 use crate::task::time::Time;
-use crate::task::tool_spec::ToolKind;
 use crate::task::verdict::Verdict;
 use crate::task::words::word_enum;
 
@@ -188,7 +187,7 @@ impl GateCall {
             } else {
                 Repetition::RunsAgain
             },
-            runs_elsewhere: state.performer == ToolKind::External,
+            runs_elsewhere: state.performer.properties().runs_at_client,
             created_at: own.items.first().map(|item| item.at).unwrap_or_default(),
             now: session.now,
         })
@@ -311,14 +310,14 @@ impl<'c> CallView<'c> {
             result.outcome,
             Outcome::Expired | Outcome::Withdrawn | Outcome::Canceled | Outcome::Failed
         );
-        let is_unreported = self.state.performer == ToolKind::External && !result.reported;
+        let is_unreported = self.state.performer.properties().runs_at_client && !result.reported;
         let is_told = has_text && (!was_started || is_unreported) && !result.content.is_empty();
         is_told.then(|| result.content.clone())
     }
 
     /// Whether the asker is shown the result. A result that the asker itself reported is not shown.
     fn is_shown(&self, result: &ToolResult) -> bool {
-        self.state.performer != ToolKind::External || result.outcome == Outcome::Responded
+        !self.state.performer.properties().runs_at_client || result.outcome == Outcome::Responded
     }
 
     fn request(&self, row: &TaskRow) -> Option<RequestRow> {

@@ -34,7 +34,7 @@ use crate::task::change::{AskerPresence, ClientColumns, KeyedCall};
 use crate::task::id::{CallId, TaskId};
 use crate::task::item::{Fact, FinishReason, Outcome, Part, PartType, ToolCall, Turn, Usage};
 use crate::task::text::as_sentence;
-use crate::task::tool_spec::{Effect, ToolKind};
+use crate::task::tool_spec::Effect;
 use crate::task::verdict::{Judgement, Verdict};
 
 const UNSEEN_TEXT: &str =
@@ -118,7 +118,7 @@ impl Gates<'_> {
     ) -> Result<GateAnswer, GateRefusal> {
         let ask = self.engine.ids.fresh();
         let state = session.own.progress.calls.first().cloned();
-        let state = state.ok_or(Refusal::Internal)?;
+        let state = state.ok_or_else(|| Refusal::internal("an unstored call has no state"))?;
         let id = state.call.tool_call_id;
         session.push(Fact::ToolStarted {
             tool_call_id: id,
@@ -372,7 +372,7 @@ impl GateProposal<'_> {
     async fn judge(self, session: &mut TaskSession) -> Result<CallId, Refusal> {
         let calls = &session.own.progress.calls;
         let call = calls.first().map(|state| state.call.tool_call_id);
-        let call = call.ok_or(Refusal::Internal)?;
+        let call = call.ok_or_else(|| Refusal::internal("a proposal has no call"))?;
         let judged = Driver::new(self.engine, session, self.agent)
             .judge_calls(&[call])
             .await;
@@ -415,7 +415,9 @@ impl GateProposal<'_> {
             drop(open);
             driven
         });
-        let driven = stored.await.map_err(|_| Refusal::Internal)?;
+        let driven = stored
+            .await
+            .map_err(|_| Refusal::internal("the drive of a proposal panicked"))?;
         if matches!(driven, Err(CommitError::Stale)) {
             return Ok(Some(Proposed::Outdated));
         }
@@ -441,12 +443,12 @@ impl GateProposal<'_> {
 fn is_only_counted(state: &CallState) -> bool {
     state.phase == Phase::Allowed
         && state.effect == Effect::ReadOnly
-        && state.performer == ToolKind::External
+        && state.performer.properties().runs_at_client
 }
 
 fn state_of(session: &TaskSession, call: CallId) -> Result<CallState, Refusal> {
     let state = session.own.progress.call(call).cloned();
-    state.ok_or(Refusal::Internal)
+    state.ok_or_else(|| Refusal::internal("a proposal has no call"))
 }
 
 /// Changes the pending judgement of a call. `Reject` denies the call, and `Hold` holds an allowed
@@ -460,7 +462,7 @@ fn amend_judgement(
 ) -> Result<(), Refusal> {
     let state = state_of(session, call)?;
     let Some(judgement) = state.judgement.clone() else {
-        return Err(Refusal::Internal);
+        return Err(Refusal::internal("a proposed call has no judgement"));
     };
     let is_held = judgement.verdict != Verdict::Allow;
     let judgement = match amendment {

@@ -16,7 +16,6 @@ use crate::people::authorization::may_look_at_gate;
 use crate::store::{ReadError, UserJournal};
 use crate::task::call_state::Phase;
 use crate::task::id::TaskId;
-use crate::task::tool_spec::ToolKind;
 
 /// The state of a gate call's asker (the client that waits for the verdict), as of the last read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +56,7 @@ impl Gates<'_> {
         let call = session.own.progress.calls.first();
         Ok(gate.zip(call).map(|(gate, call)| AskerStatus {
             is_waiting: present_until(&session).is_some(),
-            runs_elsewhere: call.performer == ToolKind::External,
+            runs_elsewhere: call.performer.properties().runs_at_client,
             use_within: gate.use_within,
         }))
     }
@@ -86,7 +85,7 @@ impl Gates<'_> {
     pub fn runs_here(self, gate: &str, tool: &str) -> bool {
         let gate = self.engine.agents.get(gate);
         let entry = gate.and_then(|agent| self.engine.offered(agent, tool));
-        entry.is_some_and(|entry| entry.spec.kind != ToolKind::External)
+        entry.is_some_and(|entry| !entry.spec.kind.properties().runs_at_client)
     }
 
     /// Returns the gate call of this task, if the caller owns the call. First waits until the

@@ -15,7 +15,6 @@ use crate::task::change::AskerPresence;
 use crate::task::id::TaskId;
 use crate::task::item::{Fact, Outcome, ToolResult};
 use crate::task::text::without_nul;
-use crate::task::tool_spec::ToolKind;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReportedOutcome {
@@ -61,7 +60,7 @@ impl Gates<'_> {
     /// # Errors
     /// - `NotFound`, `Forbidden` and `Unavailable` as for [`Gates::read_call`]. `Forbidden` also if
     ///   the caller may not ask at gates.
-    /// - `KeyReused` if an earlier report with the same key had another body.
+    /// - `KeyReused` if an earlier report with the same key had a different body.
     /// - `Invalid` if no permit was given for an open call, or if `attempt` is not the last attempt
     ///   at the call.
     /// - `Settled` if the call was settled without a permit, or if the report contradicts an
@@ -126,7 +125,7 @@ impl Gates<'_> {
     /// such report.
     ///
     /// # Errors
-    /// `KeyReused` if the earlier report had another body; those of [`Gates::read_call`].
+    /// `KeyReused` if the earlier report had a different body; those of [`Gates::read_call`].
     async fn earlier_report(
         self,
         caller: &Caller,
@@ -153,7 +152,7 @@ impl Gates<'_> {
     ) -> Result<ReportEffect, Refusal> {
         let call = session.own.progress.calls.first().cloned();
         let call = call.ok_or(Refusal::NotFound)?;
-        if call.performer != ToolKind::External || call.attempts == 0 {
+        if !call.performer.properties().runs_at_client || call.attempts == 0 {
             return Ok(ReportEffect::NoPermit);
         }
         if report

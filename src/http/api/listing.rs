@@ -43,7 +43,8 @@ impl Listing {
     /// # Errors
     /// `internal` when the entry cannot be serialized.
     pub(super) fn push(&mut self, entry: &impl Serialize) -> Result<bool, Problem> {
-        let entry = serde_json::to_string(entry).map_err(|_| Problem::internal())?;
+        let entry = serde_json::to_string(entry)
+            .map_err(|_| Problem::internal("an entry of a list cannot be written"))?;
         if !self.is_empty() {
             if self.text.len() + 1 + entry.len() + RESERVED_END_BYTES > MAX_PAGE_BYTES {
                 return Ok(false);

@@ -67,7 +67,7 @@ async fn with_members(http: &Http, caller: &Caller, refusal: Refusal) -> Result<
                 .with("root_task_id", root)
         }
         Refusal::Unavailable => Problem::unavailable(),
-        Refusal::Internal => Problem::internal(),
+        Refusal::Internal(logged) => logged.into(),
     })
 }
 

@@ -110,5 +110,5 @@ pub(crate) async fn run_detached<T: Send + 'static>(
         return Err(Problem::unavailable());
     }
     let ended = http.tracker.spawn(command).await;
-    ended.map_err(|_| Problem::internal())
+    ended.map_err(|_| Problem::internal("a command panicked"))
 }

@@ -63,6 +63,7 @@ const MAX_CONTENT_BYTES: usize = 1024 * 1024;
 /// The request or response that agentgateway asks about.
 #[derive(Debug, Default)]
 struct CheckedMcpMessage {
+    /// The names of the upstreams, at most two: a call with several is refused.
     services: Vec<String>,
     method: String,
     /// The JSON of the request's parameters, or of the response's result.
@@ -331,9 +332,12 @@ fn read(
     is_read: impl Fn(&str) -> bool,
 ) -> Result<CheckedMcpMessage, Malformed> {
     let mut checked = CheckedMcpMessage::default();
-    for (number, bytes) in bytes_fields(bytes)? {
+    for field in bytes_fields(bytes) {
+        let (number, bytes) = field?;
         match number {
-            field::SERVICE_NAMES => checked.services.push(text(bytes)?),
+            field::SERVICE_NAMES if checked.services.len() < 2 => {
+                checked.services.push(text(bytes)?);
+            }
             field::METHOD => checked.method = text(bytes)?,
             field::METADATA_CONTEXT => read_metadata(bytes, &mut checked)?,
             field::HEADERS => {
@@ -353,7 +357,8 @@ fn read(
 }
 
 fn read_metadata(metadata: &[u8], checked: &mut CheckedMcpMessage) -> Result<(), Malformed> {
-    for (number, field) in bytes_fields(metadata)? {
+    for field in bytes_fields(metadata) {
+        let (number, field) = field?;
         if number != field::STRUCT_FIELDS {
             continue;
         }
@@ -361,7 +366,8 @@ fn read_metadata(metadata: &[u8], checked: &mut CheckedMcpMessage) -> Result<(),
         if key != METADATA_KEY {
             continue;
         }
-        for (number, value) in bytes_fields(&value)? {
+        for field in bytes_fields(&value) {
+            let (number, value) = field?;
             if number == field::STRING_VALUE {
                 checked.attempt = Some(text(value)?);
             }
@@ -411,9 +417,8 @@ mod tests {
         let second = permitted_result(TASK.parse().unwrap(), 2, None);
         assert_eq!((count(&first, TASK), count(&second, TASK)), (3, 3));
         assert_eq!((count(&first, &attempt), count(&second, &attempt)), (0, 1));
-        let fields = bytes_fields(&second).unwrap();
-        let (_, metadata) = fields
-            .into_iter()
+        let (_, metadata) = bytes_fields(&second)
+            .map(Result::unwrap)
             .find(|(number, _)| *number == field::METADATA)
             .unwrap();
         let mut read = CheckedMcpMessage::default();
@@ -440,14 +445,18 @@ mod tests {
     }
 
     #[test]
-    fn headers_that_are_not_read_or_repeated_often_are_not_kept() {
+    fn headers_that_are_not_read_and_values_repeated_often_are_not_kept() {
         let mut message = Vec::new();
+        for service in ["a", "b", "c"] {
+            put_bytes(&mut message, field::SERVICE_NAMES, service.as_bytes());
+        }
         for name in ["X-User", "x-user", "X-USER", "accept", "accept"] {
             put_bytes(&mut message, field::HEADERS, &pair(name, b"v"));
         }
         let request = read(&message, field::MCP_REQUEST, |name| name == "x-user").unwrap();
         let value = ("x-user".to_owned(), b"v".to_vec());
         assert_eq!(request.headers, [value.clone(), value]);
+        assert_eq!(request.services, ["a", "b"]);
         let report = read(&message, field::MCP_RESPONSE, |_| false).unwrap();
         assert!(report.headers.is_empty());
     }

@@ -209,6 +209,18 @@ mod tests {
     use crate::http::server::body::BodyParser;
     use crate::http::server::body::budget::BodyBudget;
 
+    fn gateway(http: Http, timeout: Option<Duration>) -> Gateway {
+        Gateway {
+            http: Arc::new(http),
+            key: HeaderMap::new(),
+            key_caller: sample::caller(),
+            gates: Vec::new(),
+            surface: GateSurface::ExtMcp,
+            started: Instant::now(),
+            timeout,
+        }
+    }
+
     fn code(body: &[u8]) -> Option<GrpcCode> {
         let message = single_message(body, MAX_MESSAGE_BYTES);
         message.err().map(|status| status.0)
@@ -242,15 +254,7 @@ mod tests {
             body_parser: BodyParser::new(BodyBudget::new(200_000, 200_000)),
             ..crate::http::tests::http(false, &[])
         };
-        let gateway = Gateway {
-            http: Arc::new(http),
-            key: HeaderMap::new(),
-            key_caller: sample::caller(),
-            gates: Vec::new(),
-            surface: GateSurface::ExtMcp,
-            started: Instant::now(),
-            timeout: None,
-        };
+        let gateway = gateway(http, None);
         let read = async |body: Body| {
             let (mut parts, body) = Request::new(body).into_parts();
             parts.extensions.insert(&REPORT_OP);
@@ -271,6 +275,16 @@ mod tests {
         let longer = read(Body::from(sent(whole + 1))).await;
         let code = longer.map_err(|GrpcStatus(code, _)| code);
         assert_eq!(code, Err(GrpcCode::Internal), "no single message");
+    }
+
+    #[tokio::test]
+    async fn answer_is_due_before_the_deadline_and_without_a_deadline_after_8_seconds() {
+        for (timeout, due_ms) in [(None, 8_000), (Some(600_000), 599_500), (Some(499), 0)] {
+            let timeout = timeout.map(Duration::from_millis);
+            let gateway = gateway(crate::http::tests::http(false, &[]), timeout);
+            let due = gateway.answer_by() - gateway.started;
+            assert_eq!(due.as_millis(), due_ms, "{timeout:?}");
+        }
     }
 
     #[test]

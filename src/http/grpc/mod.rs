@@ -439,7 +439,7 @@ fn refusal_status(refusal: &GateRefusal) -> GrpcStatus {
     let code = match refusal {
         GateRefusal::TooManyOpen => GrpcCode::ResourceExhausted,
         GateRefusal::Command(Refusal::Unavailable) => GrpcCode::Unavailable,
-        GateRefusal::Command(Refusal::Internal)
+        GateRefusal::Command(Refusal::Internal(_))
         | GateRefusal::InHand(_)
         | GateRefusal::Settled(_) => GrpcCode::Internal,
         GateRefusal::Command(_) => GrpcCode::PermissionDenied,

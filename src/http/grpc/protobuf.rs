@@ -83,15 +83,15 @@ impl<'m> Iterator for MessageFields<'m> {
     }
 }
 
-/// Returns the length-delimited fields of `message`, each with its number.
-pub(super) fn bytes_fields(message: &[u8]) -> Result<Vec<(u64, &[u8])>, Malformed> {
-    let mut found = Vec::new();
-    for field in MessageFields::new(message) {
-        if let (number, ProtobufValue::Bytes(bytes)) = field? {
-            found.push((number, bytes));
-        }
-    }
-    Ok(found)
+/// Returns an iterator over the length-delimited fields of `message`, each with its number.
+pub(super) fn bytes_fields(
+    message: &[u8],
+) -> impl Iterator<Item = Result<(u64, &[u8]), Malformed>> {
+    MessageFields::new(message).filter_map(|field| match field {
+        Ok((number, ProtobufValue::Bytes(bytes))) => Some(Ok((number, bytes))),
+        Ok((_, ProtobufValue::Varint(_) | ProtobufValue::Skipped)) => None,
+        Err(Malformed) => Some(Err(Malformed)),
+    })
 }
 
 /// Decodes the value of a field of type `string`.
@@ -103,7 +103,8 @@ pub(super) fn text(bytes: &[u8]) -> Result<String, Malformed> {
 /// Returns the key and the value.
 pub(super) fn entry(message: &[u8]) -> Result<(String, Vec<u8>), Malformed> {
     let (mut key, mut value) = (String::new(), Vec::new());
-    for (number, bytes) in bytes_fields(message)? {
+    for field in bytes_fields(message) {
+        let (number, bytes) = field?;
         match number {
             1 => key = text(bytes)?,
             2 => value = bytes.to_vec(),
@@ -153,6 +154,10 @@ pub(super) fn pair(key: &str, value: &[u8]) -> Vec<u8> {
 mod tests {
     use super::*;
 
+    fn all_bytes_fields(message: &[u8]) -> Result<Vec<(u64, &[u8])>, Malformed> {
+        bytes_fields(message).collect()
+    }
+
     #[test]
     fn written_fields_are_read_again() {
         let mut message = Vec::new();
@@ -186,7 +191,7 @@ mod tests {
             &[0x09, 1, 2, 3],
         ];
         for message in wrong {
-            assert_eq!(bytes_fields(message), Err(Malformed), "{message:?}");
+            assert_eq!(all_bytes_fields(message), Err(Malformed), "{message:?}");
         }
     }
 
@@ -195,7 +200,7 @@ mod tests {
         fn any_bytes_are_read_or_refused(bytes: Vec<u8>) {
             let read: Vec<_> = MessageFields::new(&bytes).collect();
             proptest::prop_assert!(read.iter().rev().skip(1).all(Result::is_ok));
-            let held = bytes_fields(&bytes).unwrap_or_default();
+            let held = all_bytes_fields(&bytes).unwrap_or_default();
             let held: usize = held.iter().map(|(_, value)| value.len()).sum();
             proptest::prop_assert!(held <= bytes.len());
         }
@@ -209,10 +214,10 @@ mod tests {
             for (number, value) in &fields {
                 put_bytes(&mut message, *number, value);
             }
-            let whole = bytes_fields(&message).unwrap();
+            let whole = all_bytes_fields(&message).unwrap();
             let written: Vec<_> = fields.iter().map(|(number, value)| (*number, value.as_slice())).collect();
             proptest::prop_assert_eq!(&whole, &written);
-            if let Ok(part) = bytes_fields(&message[..cut.index(message.len())]) {
+            if let Ok(part) = all_bytes_fields(&message[..cut.index(message.len())]) {
                 proptest::prop_assert!(whole.starts_with(&part));
             }
         }

@@ -99,7 +99,7 @@ fn decompressed(file: SwaggerFile<'static>) -> Result<Cow<'static, [u8]>, Proble
     let mut bytes = Vec::new();
     GzDecoder::new(file.bytes.as_ref())
         .read_to_end(&mut bytes)
-        .map_err(|_| Problem::internal())?;
+        .map_err(|_| Problem::internal("a file of the documentation is damaged"))?;
     Ok(bytes.into())
 }
 

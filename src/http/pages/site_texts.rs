@@ -20,7 +20,7 @@ texts! {
     new_one: "1 new question: show it", "1 个新请求：显示";
     new_many: "{count} new questions: show them", "{count} 个新请求：显示";
     notify: "Tell me here", "在此提醒我";
-    notify_stop: "Tell me here no more", "不再在此提醒我";
+    notify_stop: "Stop telling me here", "不再在此提醒我";
     notify_refused: "This browser does not allow notices.", "此浏览器不允许通知。";
     notify_title: "A question waits", "有请求等待处理";
     nothing_open: "Nothing waits for you.", "没有等待您处理的请求。";
@@ -28,7 +28,7 @@ texts! {
     show_all: "Show all", "全部显示";
     urgent_first: "Of the 200 oldest questions, those that expire within an hour come first.", "最早的 200 个请求中，一小时内到期的排在最前。";
     newest_last: "Newest questions last.", "按时间排列，最新的在最后。";
-    next_page: "The next of {count} more", "接下来的请求（还有 {count} 个）";
+    next_page: "Next page: {count} more", "接下来的请求（还有 {count} 个）";
     first_page: "Back to the oldest", "返回最早的请求";
     // The filters of the lists.
     filter: "Filter", "筛选";
@@ -91,7 +91,7 @@ texts! {
     tree: "tree of {count}", "任务树共 {count} 个任务";
     part_of: "Part of a larger task", "隶属于更大的任务";
     cancel_task: "Cancel the task", "取消任务";
-    cancel_effect: "The task and everything below it end for good. No further call starts, and its open questions are withdrawn.", "该任务及其下的所有任务将永久结束：不再发起任何调用，未决请求将被撤回。";
+    cancel_effect: "The task and all tasks below it end permanently. No further call starts, and their open questions are withdrawn.", "该任务及其下的所有任务将永久结束：不再发起任何调用，未决请求将被撤回。";
     open_questions: "Open questions", "未决请求";
     review: "Review", "查看";
     timeline: "Timeline", "时间线";
@@ -117,6 +117,6 @@ texts! {
     ended_used_up: "used up", "次数已用完";
     ended_message: "ended by the user’s next message", "用户发送新消息后已失效";
     ended_history_lost: "ended: stored history was lost", "已失效：部分历史记录丢失";
-    ended_giver: "ended: its author may no longer approve this", "已失效：授予者不再有权批准";
+    ended_giver: "ended: its giver may no longer approve this", "已失效：授予者不再有权批准";
     ended_changed: "ended: its rule or tool has changed", "已失效：规则或工具已更改";
 }

@@ -269,7 +269,7 @@ texts! {
     enter_again: "For security, your input was not kept: enter it again.", "为安全起见未保留您输入的内容，请重新输入。";
     error: "Error", "错误";
     // Events while the page is open.
-        live_running: "The task is running.", "任务进行中。";
+    live_running: "The task is running.", "任务进行中。";
     live_paused: "The task waits for a person.", "任务正在等待人工处理。";
     live_completed: "The task is completed.", "任务已完成。";
     live_failed: "The task has failed.", "任务失败。";

@@ -84,12 +84,13 @@ impl BodyParser {
         let permit = Arc::clone(&self.permits)
             .acquire_owned()
             .await
-            .map_err(|_| Problem::internal())?;
+            .map_err(|_| Problem::internal("the body parser is closed"))?;
         let done = tokio::task::spawn_blocking(move || {
             let _permit = permit;
             work()
         });
-        done.await.map_err(|_| Problem::internal())?
+        done.await
+            .map_err(|_| Problem::internal("reading a body panicked"))?
     }
 }
 
@@ -112,7 +113,7 @@ impl FromRequest<Arc<Http>> for PostRequest {
     async fn from_request(request: Request, http: &Arc<Http>) -> Result<Self, Problem> {
         let (parts, body) = request.into_parts();
         let Some(CurrentCaller(caller)) = parts.extensions.get::<CurrentCaller>().cloned() else {
-            return Err(Problem::internal());
+            return Err(Problem::internal("an operation has no caller"));
         };
         let bytes = read_body(http, &parts, body, Some(&caller), |_| None).await?;
         let arrived = Instant::now();
@@ -189,7 +190,8 @@ pub(crate) async fn read_body(
     let max_bytes = announced.unwrap_or(body.limit).min(limit);
     let mut reservation = tokio::select! {
         biased;
-        reservation = http.body_parser.budget.reserve(caller, max_bytes) => reservation.ok_or_else(Problem::internal)?,
+        reservation = http.body_parser.budget.reserve(caller, max_bytes) => reservation
+            .ok_or_else(|| Problem::internal("the memory for bodies is closed"))?,
         () = http.clock.sleep(MEMORY_TIMEOUT) => return Err(out_of_memory()),
         () = http.shutdown.cancelled() => return Err(Problem::unavailable()),
     };

@@ -27,7 +27,7 @@ impl FromRequestParts<Arc<Http>> for CurrentCaller {
             .extensions
             .get::<Self>()
             .cloned()
-            .ok_or_else(Problem::internal)
+            .ok_or_else(|| Problem::internal("an operation has no caller"))
     }
 }
 

@@ -9,11 +9,12 @@ use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::str::FromStr;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use crate::engine::{Detail, DetailCode, FieldError};
+use crate::engine::{Detail, DetailCode, FieldError, LoggedCause};
 use crate::store::ReadError;
 
 macro_rules! codes {
@@ -192,9 +193,10 @@ impl Problem {
         Self::new(Code::BadRequest, detail)
     }
 
+    /// Logs the cause of an internal error, and returns the problem.
     #[must_use]
-    pub(crate) fn internal() -> Self {
-        Self::new(Code::Internal, DetailCode::Internal)
+    pub(crate) fn internal(cause: impl Display) -> Self {
+        LoggedCause::log(cause).into()
     }
 
     #[must_use]
@@ -239,7 +241,7 @@ impl Problem {
             ),
             400..=499 => Self::bad_request("The request cannot be read."),
             503 => Self::unavailable(),
-            _ => Self::internal(),
+            _ => Self::internal("a response has no problem"),
         }
     }
 
@@ -306,15 +308,17 @@ pub(crate) fn path_prefix(public_url: &str) -> String {
         .unwrap_or_default()
 }
 
+impl From<LoggedCause> for Problem {
+    fn from(_: LoggedCause) -> Self {
+        Self::new(Code::Internal, DetailCode::Internal)
+    }
+}
+
 impl From<ReadError> for Problem {
     fn from(error: ReadError) -> Self {
         match error {
             ReadError::Unavailable => Self::unavailable(),
-            // The error may quote stored text, which must not be logged.
-            ReadError::Corrupt(_) => {
-                tracing::error!("stored data cannot be read");
-                Self::internal()
-            }
+            ReadError::Corrupt(_) => Self::internal(error),
         }
     }
 }

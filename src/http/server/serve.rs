@@ -107,7 +107,7 @@ impl Server {
                 Err(error) if is_client_fault(&error) => {}
                 Err(error) => {
                     if !accept_failed {
-                        tracing::warn!(error = %error.kind(), "no connection can be accepted; idle ones are closed");
+                        tracing::warn!(%error, "no connection can be accepted; idle ones are closed");
                     }
                     accept_failed = true;
                     self.connections.close_longest_idle();

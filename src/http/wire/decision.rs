@@ -167,8 +167,8 @@ impl WireDecision {
         // `then` is the effect of the rejections in the answer.
         let is_rejected = call_answer.action == Action::Reject;
         decision.then = decision.then.filter(|_| is_rejected);
-        // The answer may have given standing decisions for several calls. The decision of one call
-        // has only the standing decision for this call.
+        // An answer may give a standing decision for each of several calls. The decision of a call
+        // keeps only the standing decision for this call.
         let grant = call_answer.remember.as_deref();
         decision.remember = grant.map(|grant| remembered(*at, grant));
         decision.decisions.retain(|id, _| *id == call.to_string());

@@ -24,7 +24,7 @@ texts! {
     review: "Review", "查看";
     // The line about the questions that are not listed.
     more: "and {count} more", "另有 {count} 个未列出";
-    inbox: "Inbox", "收件箱";
+    inbox: "Inbox", "待处理";
     // The sentences about the links in a mail: `own_link` for sealed links of the person,
     // `sign_in` for links that demand a sign-in.
     own_link: "The links are yours alone: anyone with this mail can open them as you.", "这些链接仅供您本人使用：任何持有此邮件的人都能以您的身份打开它们。";

@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 
 use super::{
     AGENT, CAROLS_AGENT, ask, ask_as, ask_by_key, assert_call, bash, decide, decide_as, gate,
-    items, refund, until_asker,
+    items, refund, until_asker, yaml,
 };
 use crate::api::approval_cycle::on_both;
-use crate::support::test_app::On;
+use crate::support::test_app::{On, TestApp};
 
 #[apply(on_both)]
 async fn equal_bytes_written_differently_attach_and_the_approved_bytes_run(on: On) {
@@ -214,17 +214,31 @@ async fn equal_call_of_another_session_or_user_is_a_call_of_its_own(on: On) {
 
 #[apply(on_both)]
 async fn key_names_one_call_and_refuses_another(on: On) {
-    let app = gate(on, "").await;
-    let first = ask_by_key(&app, "k1", &refund(120), 0).await;
+    let gates = "\ngates:\n  other: { tools: [refund] }\n";
+    let app = TestApp::with(on, &yaml("").replacen("\ngates:\n", gates, 1)).await;
+    let at = |gate: &str, mut body: Value| {
+        body["gate"] = json!(gate);
+        body
+    };
+    let call = at("refunds", refund(120));
+    let first = ask_by_key(&app, "k1", &call, 0).await;
+    let mut elsewhere = call.clone();
+    elsewhere["session_id"] = json!("s2");
+    let spelling = r#"{ "order": 17, "amount": 120 }"#;
+    let respelled = json!({"tool": "refund", "arguments_text": spelling});
     for other in [
-        refund(121),
-        bash("ls"),
-        json!({"tool": "refund", "session_id": "s2", "arguments": {"order": 17, "amount": 120}}),
+        at("refunds", refund(121)),
+        at("refunds", bash("ls")),
+        elsewhere,
+        at("refunds", respelled),
+        at("other", refund(120)),
     ] {
         let refused = ask_by_key(&app, "k1", &other, 0).await;
-        refused.assert_code(422, "idempotency_key_reused");
+        refused
+            .about(&other)
+            .assert_code(422, "idempotency_key_reused");
     }
-    let second = ask_by_key(&app, "k2", &refund(120), 0).await;
+    let second = ask_by_key(&app, "k2", &call, 0).await;
     assert_ne!(first.str("/task_id"), second.str("/task_id"));
     app.stop().await;
 }

@@ -3,12 +3,13 @@
 mod permits;
 mod unknown_reports;
 
+use holdpoint::task::id::TaskId;
 use macro_rules_attribute::apply;
 use serde_json::{Value, json};
 
 use super::{
-    AGENT, answer_as, ask, ask_as, ask_by_key, assert_call, bash, call_summary, decide_as, gate,
-    items, refund, types, yaml,
+    AGENT, CAROLS_AGENT, answer_as, ask, ask_as, ask_by_key, assert_call, bash, call_summary,
+    decide_as, gate, items, refund, types, yaml,
 };
 use crate::api::approval_cycle::on_both;
 use crate::support::test_app::{On, Reply, TestApp};
@@ -74,6 +75,35 @@ async fn read_that_waits_takes_a_slot_and_without_a_slot_it_does_not_wait(on: On
         }
         let asked = ask(&app, &refund(130), 300).await;
         assert_call(&asked, 202, "pending", "pending", Value::Null);
+    };
+    tokio::select! {
+        waiting = read_call(&app, &held, 300) => panic!("{}", waiting.text),
+        () = further_clients => {}
+    }
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn waits_of_one_caller_are_bounded_and_another_caller_may_wait() {
+    let yaml = yaml("") + "\nserver: { max_streams_per_caller: 1 }\n";
+    let app = TestApp::with(On::Sqlite, &yaml).await;
+    let held = ask(&app, &refund(120), 0).await;
+    let carols = ask_as(app.actor(CAROLS_AGENT), &refund(120), 0).await;
+    let read_waits = async |call: &Reply| {
+        let task: TaskId = call.str("/task_id").parse().unwrap();
+        until("the read waits", async || app.store().is_listened_to(task)).await;
+    };
+    let further_clients = async {
+        read_waits(&held).await;
+        let asked = ask(&app, &refund(130), 1).await;
+        assert_call(&asked, 202, "pending", "pending", Value::Null);
+        assert_eq!(asked.header("preference-applied"), "", "it does not wait");
+        let path = format!("/v1/gate/calls/{}", carols.str("/task_id"));
+        let carol = app.actor(CAROLS_AGENT).prefer("wait=300");
+        tokio::select! {
+            read = carol.get(&path) => panic!("{}", read.text),
+            () = read_waits(&carols) => {}
+        }
     };
     tokio::select! {
         waiting = read_call(&app, &held, 300) => panic!("{}", waiting.text),

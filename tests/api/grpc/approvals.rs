@@ -1,6 +1,7 @@
 //! Tests the acceptance matrix of envoyproxy/ai-gateway#2073 for approvals behind a gateway. Each
 //! line of the matrix has one test. Two more tests show that an approval also binds the place and
-//! the other members of a call.
+//! the other members of a call. The service differs from the matrix in one point: a denial while
+//! the database does not answer has no id of a decision, because nothing is read or stored then.
 
 use std::time::Duration;
 

@@ -25,7 +25,7 @@ const DONE: &str = r#"{"content":[{"type":"text","text":"a.txt"}]}"#;
 /// the service gives a body to arrive.
 const SOON: Duration = Duration::from_secs(30);
 
-fn response(task: &str, result: &str) -> Vec<u8> {
+pub(super) fn response(task: &str, result: &str) -> Vec<u8> {
     let unknown = pair("other", &field(3, b"x"));
     let named = pair("holdpoint_call", &field(3, task.as_bytes()));
     [
@@ -65,7 +65,7 @@ async fn report(grpc: &mut Grpc, task: &str, result: &str) {
 }
 
 /// Returns the type, the outcome and the content of each result in a task's journal.
-async fn results(app: &TestApp, task: &str) -> Vec<(String, String, String)> {
+pub(super) async fn results(app: &TestApp, task: &str) -> Vec<(String, String, String)> {
     let reply = app.owner().items(task).await;
     let text = |item: &Value, member: &str| item[member].as_str().unwrap().to_owned();
     let items = reply.body["items"].as_array().unwrap();

@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 use http::{HeaderValue, StatusCode};
 use hyper::body::{Bytes, Frame};
 
+use super::ext_mcp::{LS, REQUEST};
 use super::*;
 
 const HEADERS: [(&str, &str); 2] = [
@@ -110,6 +111,26 @@ async fn frames_that_lie_are_refused_and_the_connection_lives() {
     ));
     let method = "/envoy.service.auth.v3.Authorization/Else";
     assert_eq!(grpc.call(method, EDGE, &[]).await.status, Some(12));
+    app.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn check_whose_grpc_encoding_is_not_identity_is_unimplemented() {
+    let app = gateway_app(ENVOY).await;
+    let mut grpc = Grpc::to(&app).await;
+    let envoy = checked(&bash("ls"), &[("x-user", "alice")]);
+    let agentgateway = ext_mcp::message(&["up"], "tools/call", LS, "alice");
+    for (method, message) in [(CHECK, envoy), (REQUEST, agentgateway)] {
+        for (encoding, status) in [("gzip", 12), ("identity", 0)] {
+            let headers = [HEADERS[0], HEADERS[1], ("grpc-encoding", encoding)];
+            let answered = grpc.send(method, &headers, framed(&message)).await;
+            assert_eq!(
+                answered.unwrap().status,
+                Some(status),
+                "{method} {encoding}"
+            );
+        }
+    }
     app.stop().await;
 }
 

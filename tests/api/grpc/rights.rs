@@ -3,13 +3,15 @@
 
 use http::StatusCode;
 
+use super::ext_mcp::{LS, REQUEST, REQUIRED, RESPONSE, guardrails_yaml, request};
+use super::ext_mcp_reports::{response, results};
 use super::gate::rights::{ADMIN, ADMINS_AGENT, CREATES, DECIDES, NARROW, READS, stored};
 use super::*;
 use crate::support::test_app::{ALICE, OPS, OTHER, WEB};
 
 /// A kind of key: its name, the key, and the gRPC statuses of two checks with the key. The first
 /// checked request names the user Alice. The second names no user, so the check is for the user of
-/// the key.
+/// the key. A report with the key gets the second status.
 struct Row(&'static str, Option<&'static str>, [u32; 2]);
 
 #[rustfmt::skip]
@@ -31,6 +33,23 @@ const TABLE: &[Row] = &[
     Row("gateway",                         Some(EDGE),                    [0, 0]),
 ];
 
+/// Returns the metadata of a gRPC call with this value of `authorization`.
+fn metadata(authorization: Option<&str>) -> Vec<(&str, &str)> {
+    let kind = ("content-type", "application/grpc");
+    let key = authorization.map(|value| ("authorization", value));
+    [Some(kind), key].into_iter().flatten().collect()
+}
+
+/// Returns the `CheckRequest` of a call whose request has these headers.
+fn called(headers: &[(&str, &str)]) -> Vec<u8> {
+    let mut message = [field(1, b"up"), field(2, b"tools/call")].concat();
+    message.extend(field(4, LS.as_bytes()));
+    for (name, value) in headers {
+        message.extend(field(5, &pair(name, value.as_bytes())));
+    }
+    message
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn only_a_key_that_asks_and_may_speak_for_the_user_gets_an_answer() {
     let app = TestApp::with(On::Sqlite, &(gateway_yaml(ENVOY) + NARROW)).await;
@@ -45,18 +64,79 @@ async fn only_a_key_that_asks_and_may_speak_for_the_user_gets_an_answer() {
                     continue;
                 }
                 let key = key.map(|key| format!("Bearer {key}"));
-                let mut headers = vec![("content-type", "application/grpc")];
-                headers.extend(key.as_deref().map(|key| ("authorization", key)));
-                let message = framed(&checked(&bash("ls"), user));
-                let answered = grpc.send(CHECK, &headers, message).await.unwrap();
-                assert_eq!(answered.status, Some(status), "{name}, {user:?}");
-                if refused {
-                    assert_eq!(stored(&app).await, before, "{name}, {user:?}");
+                let headers = metadata(key.as_deref());
+                for (method, message) in
+                    [(CHECK, checked(&bash("ls"), user)), (REQUEST, called(user))]
+                {
+                    let answered = grpc.send(method, &headers, framed(&message)).await;
+                    let place = format!("{name}, {method}, {user:?}");
+                    assert_eq!(answered.unwrap().status, Some(status), "{place}");
+                    if refused {
+                        assert_eq!(stored(&app).await, before, "{place}");
+                    }
                 }
             }
         }
     }
     assert_ne!(stored(&app).await, before);
+    app.stop().await;
+}
+
+/// Even a report that is not stored lets its result pass, unless its key may propose no calls.
+#[tokio::test(flavor = "multi_thread")]
+async fn report_is_stored_only_with_a_key_that_may_speak_for_the_user_of_the_call() {
+    let app = TestApp::with(On::Sqlite, &(guardrails_yaml(REQUIRED) + NARROW)).await;
+    let mut grpc = Grpc::to(&app).await;
+    for (number, Row(name, key, [_, status])) in TABLE.iter().enumerate() {
+        let arguments = json!({"command": "ls", "timeout": number});
+        let params = json!({"name": "Bash", "arguments": arguments}).to_string();
+        let task = request(&mut grpc, &params).await.task();
+        let speaks_for_alice = [Some(gate::AGENT), Some(CREATES), Some(EDGE)].contains(key);
+        let key = key.map(|key| format!("Bearer {key}"));
+        let report = framed(&response(&task, "{}"));
+        let answered = grpc.send(RESPONSE, &metadata(key.as_deref()), report).await;
+        assert_eq!(answered.unwrap().status, Some(*status), "{name}");
+        let is_stored = !results(&app, &task).await.is_empty();
+        assert_eq!(is_stored, speaks_for_alice, "{name}");
+    }
+    app.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn approval_counts_in_the_session_that_its_header_names_and_a_bad_header_is_denied() {
+    let settings = "report: optional\n    hold: 0s\n    ext_authz: { user_header: x-user, session_header: x-session }";
+    let app = gateway_app(settings).await;
+    let mut grpc = Grpc::to(&app).await;
+    let mut check = async |session: Option<&str>| {
+        let named = session.map(|session| ("x-session", session));
+        let headers: Vec<_> = [Some(("x-user", "alice")), named]
+            .into_iter()
+            .flatten()
+            .collect();
+        let message = checked(&bash("make"), &headers);
+        grpc.call(CHECK, EDGE, &message).await
+    };
+    let first = verdict(&check(Some("s1")).await.message);
+    assert_eq!(first.state(), "pending");
+    decide(&app, &first, "approve").await;
+    for other in [Some("s2"), None] {
+        let held = verdict(&check(other).await.message);
+        assert_eq!(held.state(), "pending", "{other:?}");
+    }
+    let passed = verdict(&check(Some("s1")).await.message);
+    assert!(matches!(passed, Verdict::Passes(Some(_))), "{passed:?}");
+    let long = "x".repeat(129);
+    for malformed in ["", "a b", "s1,s2", &long] {
+        let refused = check(Some(malformed)).await;
+        assert_eq!(refused.status, Some(7), "{malformed:?}");
+    }
+    let headers = [
+        ("x-user", "alice"),
+        ("x-session", "s1"),
+        ("X-Session", "s1"),
+    ];
+    let refused = grpc.call(REQUEST, EDGE, &called(&headers)).await;
+    assert_eq!(refused.status, Some(7), "two sessions");
     app.stop().await;
 }
 

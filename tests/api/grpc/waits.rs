@@ -7,6 +7,7 @@ use holdpoint::task::time::Time;
 use holdpoint::world::{Clock as _, SystemClock};
 use tokio::time::timeout;
 
+use super::ext_mcp::{REQUEST, guardrails, message};
 use super::*;
 use crate::support::allocator::{allocated_bytes, assert_grows_less_than};
 use crate::support::test_app::Reply;
@@ -105,6 +106,23 @@ async fn waits_of_all_surfaces_count_together_and_a_further_one_is_pending_at_on
     let reply = gate::ask(app, &gate::bash("make more"), 0).await;
     assert_eq!(reply.header("preference-applied"), "wait=0");
     held.abort();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn call_beyond_the_bound_of_pending_calls_is_exhausted() {
+    let settings = "max_open: 1\n    hold: 0s\n    ext_authz: { user_header: x-user }";
+    let app = guardrails(On::Sqlite, settings).await;
+    let mut grpc = Grpc::to(&app).await;
+    assert_eq!(grpc.check(&bash("make")).await.state(), "pending");
+    let params = r#"{"name":"Bash","arguments":{"command":"date"}}"#;
+    for (method, further) in [
+        (CHECK, checked(&bash("date"), &[("x-user", "alice")])),
+        (REQUEST, message(&["up"], "tools/call", params, "alice")),
+    ] {
+        let refused = grpc.call(method, EDGE, &further).await;
+        assert_eq!(refused.status, Some(8), "{method}");
+    }
+    app.stop().await;
 }
 
 /// The request bodies of a gateway may take 64 MiB of memory at once. The test sends 66 MiB in all.

@@ -27,6 +27,7 @@ async fn decided_requests_are_listed_with_who_decided_and_who_is_missing(on: On)
     for shown in [
         "Refund 120 for order 17",
         "by you,",
+        " · waited less than a minute",
         "waits for one more",
         "fine &lt;b&gt;",
         "· open",

@@ -33,6 +33,7 @@ async fn timeline_of_a_task_is_its_journal_in_order(on: On) {
     let count = i64::try_from(items.count("items")).unwrap();
     assert_eq!(numbers, (1..=count).collect::<Vec<_>>());
     for part in [
+        "model calls: 2, tokens: 27",
         "Message of the user alice",
         "please",
         "The agent answers.",

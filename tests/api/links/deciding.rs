@@ -49,6 +49,9 @@ async fn link_decides_as_its_person_and_says_so(on: On) {
                 .contains(&format!("Approved by {user}"))
         );
         ended(&app, &held.task, "Completed").await;
+        let timeline = format!("/tasks/{}", held.task);
+        let timeline = app.owner().accept_html().get(&timeline).await;
+        timeline.assert_has(&format!("Approved by {user}.</bdi> (by link) "));
     }
     assert_eq!(app.tool.ledger().len(), 2);
     app.stop().await;

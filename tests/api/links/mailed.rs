@@ -6,7 +6,7 @@ use macro_rules_attribute::apply;
 use super::super::approval_cycle::on_both;
 use super::super::request_kinds::items;
 use super::{digest, ended, page, page_in, press};
-use crate::notify::mail::{BY_MAIL, HOUR, MINUTE, Post};
+use crate::notify::mail::{BY_MAIL, HOUR, MINUTE, Post, with_links};
 use crate::support::fake_chat_completions::text_answer;
 use crate::support::links::{OTHER_KEY, SEALING_KEY};
 use crate::support::test_app::{Held, On};
@@ -15,13 +15,7 @@ use crate::support::test_app::{Held, On};
 /// also the path of the link in the mail to dora, who has no key. The request's deadline is in 24
 /// hours, the end of the link in 72 hours.
 async fn mailed(on: On) -> (Post, Held, String) {
-    let with_links = |yaml: String| {
-        let notify = "notify:\n  links: { may: decide }\n";
-        let keys = format!("keys: [ {{ id: k1, key: \"{SEALING_KEY}\" }} ]");
-        let yaml = yaml.replace("notify:\n", notify);
-        format!("{yaml}secrets: {{ {keys} }}\n")
-    };
-    let post = Post::with(on, BY_MAIL, with_links).await;
+    let post = Post::with(on, BY_MAIL, |yaml| with_links(&yaml)).await;
     let held = post.app.held().await;
     post.counted(&[("sent", 3), ("due", 0)]).await;
     let mails = post.server.to("dora@acme.com");

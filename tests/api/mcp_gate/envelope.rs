@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::{newest, older, post, post_as, post_text, refund};
 use crate::api::gate::{AGENT, CAROLS_AGENT, gate, yaml};
+use crate::support::raw_http;
 use crate::support::test_app::{On, TestApp};
 
 #[tokio::test]
@@ -62,6 +63,33 @@ async fn compressed_body_is_refused() {
         let reply = actor.post("/mcp/refunds", &ping).await;
         assert_eq!(reply.status, status, "{encoding}: {}", reply.text);
     }
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn message_whose_client_does_not_accept_both_json_and_streams_is_refused() {
+    let app = gate(On::Sqlite, "").await;
+    let ping = older("ping", &json!({}));
+    for (accept, status) in [
+        ("application/json", 400),
+        ("text/event-stream", 400),
+        ("application/json, text/event-stream", 200),
+        ("Application/*;q=0.5, text/*", 200),
+        ("*/*", 200),
+    ] {
+        let actor = app.actor(AGENT).header("accept", accept);
+        let reply = actor.post("/mcp/refunds", &ping).await;
+        assert_eq!(reply.status, status, "{accept}: {}", reply.text);
+    }
+    // A client that sends no `Accept` accepts both.
+    let body = ping.to_string();
+    let request = format!(
+        "POST /mcp/refunds HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {AGENT}\r\n\
+         content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let answer = raw_http::first_line(&app.url(), request.as_bytes()).await;
+    assert_eq!(answer, "HTTP/1.1 200 OK");
     app.stop().await;
 }
 

@@ -22,7 +22,7 @@ use super::failures::{by_key, waiting_for_a_slot};
 use super::{
     LONG, abort, agent, approve, approved, ask, asking, asking_by, asks, bash, driven_until,
     every_call, harness, proposal, refund, reject_in_vain, small, until_asked, until_at_rest,
-    until_present, until_proposed,
+    until_present, until_proposed, until_running,
 };
 use crate::store::store_fixture::{ManualClock, StoreFixture, TASKS, both};
 use crate::support::{eventually, until};
@@ -175,12 +175,6 @@ async fn request_of_a_call_is_shown_until_a_person_has_answered_it(fixture: Stor
     assert_eq!(answer.call.outcome, Some(Outcome::Succeeded));
 }
 
-/// Waits until no spawned work of this engine runs any more.
-async fn until_idle(engine: &Arc<Engine>) {
-    let is_idle = async || Arc::strong_count(engine) == 1;
-    until("the engine has nothing to do", is_idle).await;
-}
-
 #[apply(both)]
 async fn ask_that_leaves_ends_no_presence_of_a_later_ask(fixture: StoreFixture) {
     let harness = harness(fixture).await;
@@ -200,7 +194,7 @@ async fn ask_that_leaves_ends_no_presence_of_a_later_ask(fixture: StoreFixture) 
     // ask `polled` returns at once. The row keeps the presence that `asks[2]` has stored.
     asks[0].abort();
     let _ = (&mut asks[0]).await;
-    until_idle(&engines[0]).await;
+    until_running(&engines[0], 0).await;
     engines[1].shut_down(LONG).await;
     let over = (&mut asks[1]).await.unwrap().unwrap().call;
     let polled = engines[2]
@@ -251,7 +245,7 @@ async fn answer_that_is_not_handed_over_ends_no_reservation_of_a_later_ask(fixtu
     }
     let until = harness.journal(task).await.row.asker_until;
     drop(earlier);
-    until_idle(&here).await;
+    until_running(&here, 0).await;
     assert_eq!(harness.journal(task).await.row.asker_until, until);
     drop(later);
 }

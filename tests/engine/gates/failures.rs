@@ -26,7 +26,8 @@ use super::super::changed_tools::serve_refund;
 use super::super::engine_harness::{EngineHarness, claimed, outcomes, person};
 use super::{
     AskTask, LONG, abort, agent, approve, approved, ask, asking, asking_by, asks, bash, harness,
-    refund, small, until_asked, until_at_rest, until_open, until_present, until_proposed,
+    read, refund, small, until_asked, until_at_rest, until_open, until_present, until_proposed,
+    until_running,
 };
 use crate::store::store_fixture::{StoreFixture, both};
 use crate::support::until;
@@ -154,6 +155,36 @@ async fn ask_that_does_not_wait_starts_its_approved_call_after_the_comparison_of
     goes_on.send(()).unwrap();
     assert_eq!(asking.await.unwrap().unwrap().call.task_id, task);
     until("the call has run", async || server.calls() == 1).await;
+}
+
+#[apply(both)]
+async fn approved_call_whose_asker_leaves_during_the_comparison_of_its_tool_does_not_start(
+    fixture: StoreFixture,
+) {
+    let mut harness = harness(fixture).await;
+    let server = serve_refund(&mut harness);
+    let engine = harness.engine(8);
+    let task = approved(&harness, &engine, &refund(1, Duration::ZERO)).await;
+    until_at_rest(&harness, task).await;
+    let goes_on = server.hold_next();
+    let asking = asking(&engine, 1);
+    server.until_held().await;
+    // The driver of this ask has committed nothing yet, so the row still has the presence of the
+    // first ask, which has ended.
+    let present_until = harness.journal(task).await.row.asker_until;
+    assert_eq!(present_until, Some(Time(0)));
+    abort(asking).await;
+    // The commit that ends the presence of this ask comes before the driver's commit.
+    until_running(&engine, 1).await;
+    goes_on.send(()).unwrap();
+    until_running(&engine, 0).await;
+    let left = read(&engine, task).await;
+    assert_eq!((left.state, left.attempts), (GateState::Approved, 0));
+    assert_eq!(server.calls(), 0);
+    let again = ask(&engine, 1, LONG).await.call;
+    let expected = (task, Some(Outcome::Succeeded));
+    assert_eq!((again.task_id, again.outcome), expected);
+    assert_eq!(server.calls(), 1);
 }
 
 #[apply(both)]

@@ -9,9 +9,11 @@ use holdpoint::task::grant::{GrantEnd, GrantScope};
 use holdpoint::task::verdict::Verdict;
 use macro_rules_attribute::apply;
 
-use super::super::approval_rights::{account, directory};
+use super::super::approval_rights::{account, known};
 use super::super::call_decisions::{last_open_request, question};
-use super::super::engine_harness::{alice_writes, decides, drive, person, superseding, whole};
+use super::super::engine_harness::{
+    Calls, alice_writes, decides, drive, person, superseding, whole,
+};
 use super::{
     LARGE, OFFER, TAG, answered, asks, grant, harness, hours, judgements, ran, remembered,
 };
@@ -80,11 +82,8 @@ async fn standing_decision_ends_with_the_right_of_its_giver(fixture: StoreFixtur
     let harness = harness(fixture, &[&[LARGE]]).await;
     let first = harness.stopped().await;
     answered(&harness, first, remembered(GrantScope::Owner, hours(1))).await;
-    let nobody = holdpoint::people::authorization::Roster::new(Some(directory(
-        [account("web", &[])].into_iter(),
-    )));
     let parts = holdpoint::engine::EngineParts {
-        roster: nobody,
+        roster: known([account("web", &[])]),
         ..harness.parts(4)
     };
     let engine = Engine::new(parts);
@@ -157,6 +156,42 @@ async fn standing_decision_that_is_ended_before_the_start_does_not_count(fixture
         engine.grants().ended(&grant(&harness).await),
         Some(GrantEnd::Revoked)
     );
+}
+
+#[apply(both)]
+async fn change_before_the_start_ends_what_a_standing_decision_allowed(fixture: StoreFixture) {
+    type Change = fn(&str) -> String;
+    let same: Change = str::to_owned;
+    let rule: Change = |yaml| yaml.replace("need a look.", "need two looks.");
+    let tool: Change = |yaml| yaml.replace("exclusiveMinimum: 0", "minimum: 1");
+    for (what, change, is_giver_known) in [
+        ("its rule", rule, true),
+        ("its tool", tool, true),
+        ("its giver", same, false),
+    ] {
+        let turns: &[Calls] = &[&[LARGE], &[LARGE, TAG]];
+        let mut harness = harness(StoreFixture::like(&fixture).await, turns).await;
+        let task = harness.stopped().await;
+        answered(&harness, task, remembered(GrantScope::Task, hours(1))).await;
+        // The standing decision allows the refund, but the refund waits until the request about
+        // the tag is answered.
+        let (request, calls) = question(&harness, task).await;
+        assert_eq!(calls.len(), 1, "{what}");
+        let (engine, yes) = (harness.engine(0), whole(Action::Approve, None));
+        decides(&engine, &person("bob"), request, yes).await;
+        harness.configure(change);
+        let mut parts = harness.parts(4);
+        if !is_giver_known {
+            parts.roster = known([account("web", &[])]);
+        }
+        drive(&Engine::new(parts)).await;
+        asks(&harness, task, "/refund", 1).await;
+        let open = harness.open_specs(task).await;
+        let mut asked = open.iter();
+        let is_asked = asked.any(|it| it.own_calls().any(|call| call.name == "refund"));
+        assert!(is_asked, "{what}: {open:#?}");
+        assert_eq!(grant(&harness).await.used, 0, "{what}");
+    }
 }
 
 #[apply(both)]

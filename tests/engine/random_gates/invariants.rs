@@ -322,20 +322,25 @@ impl RunState<'_> {
 
     /// Asserts that each attempt at the call was made under an approved definition of the tool.
     /// After a person's approval, this is the definition that the person saw. If a rule allowed the
-    /// call, it is the reviewed definition. `sent` is the number of attempts that reached the tool.
-    /// Checks nothing if more attempts began, because it is then unknown which of them reached the
-    /// tool.
+    /// call, it is the reviewed definition of the process. `sent` is the number of attempts that
+    /// reached the tool. Checks nothing if more attempts began, because it is then unknown which of
+    /// them reached the tool.
     fn runs_as_defined(&mut self, journal: &Journal, sent: usize) {
         let id = proposed(journal).tool_call_id;
         let (mut shown, mut approved, mut starts) = (None, None, Vec::new());
+        let mut reviews = BTreeSet::new();
         for item in &journal.items {
             match &item.fact {
                 Fact::InterventionRequested(asked) => {
                     let mut own = asked.own_calls();
                     let own = own.find(|call| call.tool_call_id == id);
-                    shown = own
-                        .and_then(|call| call.definition.clone())
-                        .filter(|definition| definition.starts_with(CHANGED));
+                    let definition = own.and_then(|call| call.definition.clone());
+                    let (changed, reviewed): (Option<_>, Option<_>) = match definition {
+                        Some(text) if text.starts_with(CHANGED) => (Some(text), None),
+                        reviewed => (None, reviewed),
+                    };
+                    shown = changed;
+                    reviews.extend(reviewed);
                     let approved: Option<Definition> = approved.take();
                     let is_another = approved.is_some_and(|approved| approved != shown);
                     self.seen.held_anew += usize::from(is_another);
@@ -353,6 +358,7 @@ impl RunState<'_> {
                 _ => {}
             }
         }
+        self.seen.asked_under_both += usize::from(reviews.len() > 1);
         let attempts = self.server.attempts(id);
         if attempts.len() != sent {
             return;

@@ -384,7 +384,8 @@ impl RunState<'_> {
         false
     }
 
-    /// Kills a random process and starts another process, whose rules may differ.
+    /// Kills a random process and starts another process, whose rules and whose reviewed definition
+    /// of `refund` may differ.
     async fn crashes(&mut self) {
         let replica = self.any_replica();
         self.restarts(replica);
@@ -396,7 +397,9 @@ impl RunState<'_> {
 
     fn restarts(&mut self, replica: usize) {
         let rules = self.rng.pick(&[0, 0, 0, 0, 1, 2]);
-        let next = Replica::start(&self.rules[rules]);
+        let is_other = self.reviews.one_in(4);
+        self.seen.other_reviews += usize::from(is_other);
+        let next = Replica::start(&self.rules[rules][usize::from(is_other)]);
         std::mem::replace(&mut self.replicas[replica], next).crash();
     }
 

@@ -3,10 +3,9 @@
 use macro_rules_attribute::apply;
 use serde_json::Value;
 
-use super::{ALICE, BOB, BOB_ONLY, BY_MAIL, Post};
+use super::{ALICE, BOB, BOB_ONLY, BY_MAIL, Post, with_links};
 use crate::api::approval_cycle::on_both;
 use crate::support::has_word;
-use crate::support::links::SEALING_KEY;
 use crate::support::test_app::{OPS, On};
 
 #[apply(on_both)]
@@ -59,13 +58,9 @@ async fn question_is_not_mailed_to_a_person_whose_link_takes_none_of_the_allowed
         ("[edit, respond]", &["alice", "bob"][..]),
         ("[edit, reject]", &["alice", "bob", "dora"]),
     ] {
-        let with_links = |yaml: String| {
-            let yaml = yaml
-                .replace(approvers, &format!("{approvers}, allow: {allow}"))
-                .replace("notify:\n", "notify:\n  links: { may: decide }\n");
-            format!("{yaml}secrets: {{ keys: [ {{ id: k1, key: \"{SEALING_KEY}\" }} ] }}\n")
-        };
-        let post = Post::with(on, BY_MAIL, with_links).await;
+        let allowed = format!("{approvers}, allow: {allow}");
+        let change = |yaml: String| with_links(&yaml.replace(approvers, &allowed));
+        let post = Post::with(on, BY_MAIL, change).await;
         post.app.held().await;
         let are_done =
             |found: &[Value]| !found.is_empty() && found.iter().all(|one| one["state"] != "due");

@@ -192,7 +192,7 @@ async fn mail_whose_end_is_unknown_is_sent_again_under_its_id(on: On) {
 
 #[apply(on_both)]
 async fn server_that_hangs_after_data_costs_twenty_seconds_and_no_slot(on: On) {
-    let post = Post::start(on, BOB_ONLY).await;
+    let post = Post::start(on, &single()).await;
     post.server.then(MailBehaviour::Hang);
     post.app.held().await;
     post.server.reached(1).await;
@@ -206,6 +206,20 @@ async fn server_that_hangs_after_data_costs_twenty_seconds_and_no_slot(on: On) {
     post.counted(&[("sent", 1)]).await;
     let all = post.server.all();
     assert_eq!((all.len(), &all[0].id), (2, &all[1].id));
+    // Four mails take every slot of the entry.
+    post.server.then(MailBehaviour::Hang);
+    for _ in 0..4 {
+        post.app.held().await;
+    }
+    post.server.reached(6).await;
+    post.server.then(MailBehaviour::Take);
+    let last = post.app.held().await;
+    post.advance(Duration::from_secs(21));
+    post.until(|found| {
+        let mut found = found.iter();
+        found.any(|one| one["request_id"] == last.request && one["state"] == "sent")
+    })
+    .await;
 }
 
 #[apply(on_both)]

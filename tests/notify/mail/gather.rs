@@ -7,7 +7,7 @@ use holdpoint::store::Store;
 use holdpoint::task::request::RequestKind;
 use macro_rules_attribute::apply;
 
-use super::{BOB, BOB_ONLY, MINUTE, Post};
+use super::{BOB, BOB_ONLY, MINUTE, Post, with_links};
 use crate::api::approval_cycle::on_both;
 use crate::notify::store_question;
 use crate::store::store_fixture::{finance, request_spec};
@@ -50,6 +50,26 @@ async fn thousand_questions_of_a_minute_are_two_mails_of_fifty_kilobytes_at_most
     }
     let sizes: Vec<_> = all.iter().map(|mail| mail.raw.len()).collect();
     assert!(sizes.iter().all(|size| *size <= 50_000), "{sizes:?}");
+}
+
+#[apply(on_both)]
+async fn mail_that_omits_questions_leads_only_a_person_with_a_key_to_the_inbox(on: On) {
+    let entry = BOB_ONLY.replace("[bob]", "[bob, dora]");
+    let post = Post::with(on, &entry, |yaml| with_links(&yaml)).await;
+    post.app.held().await;
+    listed_as(&post, "sent", 2).await;
+    ask(post.app.store(), 21).await;
+    listed_as(&post, "due", 42).await;
+    post.advance(6 * MINUTE);
+    listed_as(&post, "sent", 44).await;
+    // dora has no key.
+    for (address, has_inbox) in [(BOB, true), ("dora@acme.com", false)] {
+        let mail = post.server.to(address).pop().unwrap();
+        for body in [&mail.text, &mail.html] {
+            assert!(body.contains("and 1 more"), "{body}");
+            assert_eq!(body.contains("/inbox"), has_inbox, "{body}");
+        }
+    }
 }
 
 #[apply(on_both)]

@@ -12,6 +12,7 @@ use serde_json::json;
 
 use crate::notify::TimedApp;
 use crate::support::fake_mail_server::FakeMailServer;
+use crate::support::links::SEALING_KEY;
 use crate::support::test_app::{ACCOUNTS, On, REFUNDS};
 
 pub const HOUR: Duration = Duration::from_hours(1);
@@ -46,6 +47,12 @@ pub fn yaml(entries: &str, host: &str, server: &FakeMailServer) -> String {
         server.port
     );
     format!("{refunds}{accounts}{PEOPLE}notify:\n  mail: {mail}\n  to:\n{entries}\n")
+}
+
+/// Returns the configuration with links by which people may decide.
+pub fn with_links(yaml: &str) -> String {
+    let yaml = yaml.replace("notify:\n", "notify:\n  links: { may: decide }\n");
+    format!("{yaml}secrets: {{ keys: [ {{ id: k1, key: \"{SEALING_KEY}\" }} ] }}\n")
 }
 
 impl Post {

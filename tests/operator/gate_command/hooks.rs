@@ -46,9 +46,16 @@ fn call_that_a_rule_allows_is_left_to_the_host_and_reported() {
     }
     let output = service.hook("claude-code", &["--final"], &before("final", "ls"), "5s");
     assert_eq!(permission(&output)["permissionDecision"], "allow");
+    let mut after = before("final", "ls");
+    after["hook_event_name"] = json!("PostToolUse");
+    after["tool_response"] = json!({"stdout": "left out"});
+    let output = service.hook("claude-code", &["--no-content"], &after, "5s");
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""));
     let late = runtime.block_on(service.items("late_result"));
+    assert_eq!(late.len(), 3, "{late:?}");
     let late = late.iter().map(Value::to_string).collect::<String>();
     assert!(HOSTS.iter().all(|host| late.contains(host)), "{late}");
+    assert!(!late.contains("left out"), "{late}");
 }
 
 #[test]

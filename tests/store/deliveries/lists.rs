@@ -8,13 +8,19 @@ use super::super::store_fixture::{StoreFixture, both, finance};
 use super::{HOUR, SECOND, claim, listed, record, seconds_before, spread, two};
 
 #[apply(both)]
-async fn sent_delivery_is_listed_for_three_days_and_a_dead_one_for_thirty(fixture: StoreFixture) {
+async fn sent_or_dropped_delivery_is_listed_for_three_days_and_a_dead_one_for_thirty(
+    fixture: StoreFixture,
+) {
     two(&fixture).await;
     let [first, second] = &claim(&fixture, 4).await[..] else {
         panic!("two are due")
     };
     record(&fixture, first, NextState::Sent).await;
     record(&fixture, second, NextState::Dead).await;
+    two(&fixture).await;
+    for one in claim(&fixture, 4).await {
+        record(&fixture, &one, NextState::Dropped).await;
+    }
     let ids = async || {
         assert!(!fixture.store.remove_spent_deliveries().await.unwrap());
         listed(&fixture, DeliveryFilter::default())
@@ -24,7 +30,7 @@ async fn sent_delivery_is_listed_for_three_days_and_a_dead_one_for_thirty(fixtur
             .collect::<Vec<_>>()
     };
     fixture.forward(seconds_before(72 * HOUR, 30));
-    assert_eq!(ids().await.len(), 2);
+    assert_eq!(ids().await.len(), 4);
     fixture.forward(60 * SECOND);
     assert_eq!(ids().await, [second.id]);
     fixture.forward(seconds_before(27 * 24 * HOUR, 60));

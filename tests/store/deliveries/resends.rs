@@ -126,18 +126,21 @@ async fn resent_delivery_is_due_with_all_its_attempts(fixture: StoreFixture) {
     let [first, second] = &claim(&fixture, 4).await[..] else {
         panic!("two are due")
     };
-    record(&fixture, first, NextState::Sent).await;
-    let store = &fixture.store;
-    assert!(
-        !store.resend("other", first.id).await.unwrap()
-            && !store.resend("acme", fresh()).await.unwrap()
-    );
-    assert!(store.resend("acme", first.id).await.unwrap());
-    let again = claim(&fixture, 4).await;
-    assert_eq!(
-        (again.len(), again[0].id, again[0].attempts),
-        (1, first.id, 0)
-    );
+    let (store, mut claimed) = (&fixture.store, first.clone());
+    for ended in [NextState::Sent, NextState::Dropped] {
+        assert!(record(&fixture, &claimed, ended).await);
+        assert!(
+            !store.resend("other", first.id).await.unwrap()
+                && !store.resend("acme", fresh()).await.unwrap()
+        );
+        assert!(store.resend("acme", first.id).await.unwrap());
+        let again = claim(&fixture, 4).await;
+        assert_eq!(
+            (again.len(), again[0].id, again[0].attempts),
+            (1, first.id, 0)
+        );
+        claimed = again[0].clone();
+    }
     assert!(store.resend("acme", second.id).await.unwrap());
     assert!(
         record(&fixture, second, NextState::Sent).await,

@@ -37,8 +37,8 @@ impl Resent {
 /// key is checked after `find` and before `read`.
 ///
 /// # Errors
-/// `idempotency_key_reused` if an earlier POST with the same key had another body; `forbidden` if
-/// the caller may not resend deliveries; the errors of `find`; `bad_request` if the key is
+/// `idempotency_key_reused` if an earlier POST with the same key had a different body; `forbidden`
+/// if the caller may not resend deliveries; the errors of `find`; `bad_request` if the key is
 /// malformed; the errors of `read`; `unavailable`.
 pub(super) async fn resend(
     http: &Http,

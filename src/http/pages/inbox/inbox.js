@@ -63,7 +63,7 @@
     if (!row) return;
     row.classList.add("over");
     const what = decision && word(`did_${decision.action}`, decision.action);
-    const values = { what, user: visible(decision?.by ?? ""), at: moment(decision?.at ?? "") };
+    const values = { what, user: `\u2068${visible(decision?.by ?? "")}\u2069`, at: moment(decision?.at ?? "") };
     const outcome = reason === "decided" && !decision ? "over" : reason;
     setRowNote(row, fill(words[`row_${outcome}`] ?? words.row_over, values));
   };

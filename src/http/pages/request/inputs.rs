@@ -205,10 +205,10 @@ impl<'v> InputField<'v> {
                         "\n" (self.shown_text().unwrap_or_default())
                     }
                 }
-                FieldValue::Number(is_integer, min, max) if self.default.is_none() => {
-                    input id=(self.id()) name=(self.name) type=(if secret { "password" } else { "number" })
+                FieldValue::Number(is_integer, min, max) if !secret && self.default.is_none() => {
+                    input id=(self.id()) name=(self.name) type="number"
                         step=(if *is_integer { "1" } else { "any" }) min=[min.as_deref()] max=[max.as_deref()]
-                        required[field.required] autocomplete="off" value=[self.shown_text().filter(|_| !secret)]
+                        required[field.required] autocomplete="off" value=[self.shown_text()]
                         aria-invalid=[self.aria_invalid()] aria-describedby=[self.aria_described_by(hint)];
                 }
                 FieldValue::Text(..) | FieldValue::Number(..) => {

@@ -12,7 +12,7 @@ texts! {
     link_not_you: "Not you? Close it and tell the operator.", "不是您本人？请关闭此页面并告知管理员。";
     link_deadline: "This question can be answered until {at}.", "此请求可在 {at} 之前答复。";
     link_until: "Your link works until {at}.", "此链接有效至 {at}。";
-    link_rest: "Whole task, edits, logins: sign in.", "查看完整任务、修改调用和提供凭据需要密钥。";
+    link_rest: "Whole task, edits, logins: sign in.", "查看完整任务、修改调用和提供凭据，请登录。";
     link_no_answer: "To do this, sign in.", "请登录后执行此操作。";
     link_sign_in: "Sign in", "登录";
     // The lines above the question.
@@ -42,7 +42,7 @@ texts! {
     exact_text_of_each: "Exact text of each call", "每个调用的原文";
     no_arguments: "no details", "无内容";
     goes_to: "Goes to", "目标";
-    goes_nowhere: "nowhere: the service no longer has this tool", "无处可去：服务已不再有此工具";
+    goes_nowhere: "nowhere: the service no longer has this tool", "无：服务已没有此工具";
     goes_outside: "outside this service", "本服务之外";
     runs_in: "Runs in the folder", "执行目录";
     risk_once: "This cannot be undone here.", "此操作无法在此撤销。";
@@ -88,7 +88,7 @@ texts! {
     decline: "Decline to answer…", "谢绝答复…";
     give_up: "Count it as failed…", "视为失败…";
     remember: "Do not ask again…", "不再询问…";
-    remember_about: "Ticked, your approval also lets later calls through. You can end it at any time.", "勾选后，您的批准也适用于之后的调用，可随时结束。";
+    remember_about: "If you tick the box, your approval also lets later calls run. You can end it at any time.", "勾选后，您的批准也适用于之后的调用，可随时结束。";
     remember_same: "{tool} with exactly these arguments (rule {rule})", "{tool}，参数与此完全相同（规则 {rule}）";
     remember_when: "{tool} under rule {rule}, where this holds:", "{tool}（规则 {rule}），满足以下条件时：";
     remember_uses: "{count} calls at most", "最多 {count} 次调用";

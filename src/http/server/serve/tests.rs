@@ -17,6 +17,7 @@ use std::sync::Weak;
 use super::*;
 use crate::http::server::write_timeout::WRITE_TIMEOUT;
 use crate::task::time::Time;
+use crate::world::captured::Captured;
 
 struct ManualClock(watch::Sender<Duration>);
 
@@ -451,24 +452,22 @@ async fn shutdown_closes_idle_connections_and_answers_the_others() {
 
 #[tokio::test]
 async fn failed_accept_neither_stops_the_server_nor_spins() {
+    let captured = Captured::default();
+    let printing = tracing_subscriber::fmt().with_writer(captured.writer());
+    let _printing = tracing::subscriber::set_default(printing.finish());
     let setup = Setup::new(10);
     let mut kept = setup.open();
     kept.asks().await;
-    for _ in 0..3 {
-        setup
-            .opened
-            .send(Err(io::ErrorKind::ConnectionAborted.into()))
-            .unwrap();
-    }
+    let fail = |error: fn() -> io::Error| {
+        for _ in 0..3 {
+            setup.opened.send(Err(error())).unwrap();
+        }
+    };
+    fail(|| io::ErrorKind::ConnectionAborted.into());
     setup.open().asks().await;
     // After EMFILE (24), the accept loop closes an idle connection to free a descriptor, and pauses
     // before each new `accept`.
-    for _ in 0..3 {
-        setup
-            .opened
-            .send(Err(io::Error::from_raw_os_error(24)))
-            .unwrap();
-    }
+    fail(|| io::Error::from_raw_os_error(24));
     let mut next = setup.open();
     next.get("/").await;
     assert!(kept.is_closed().await);
@@ -484,6 +483,7 @@ async fn failed_accept_neither_stops_the_server_nor_spins() {
         setup.clock.advance(ACCEPT_PAUSE);
     }
     assert!(next.answer().await.0.starts_with("HTTP/1.1 200"));
+    assert_eq!(captured.text().matches("(os error 24)").count(), 1);
     setup.connections.close_longest_idle();
 }
 

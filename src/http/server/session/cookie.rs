@@ -82,7 +82,8 @@ fn write(value: &str, seconds: u64, public_url: &str) -> Result<HeaderValue, Pro
         "{name}={value}; Path={}; Max-Age={seconds}; HttpOnly; SameSite=Lax{secure}",
         path(&prefix)
     );
-    let mut header = HeaderValue::from_str(&text).map_err(|_| Problem::internal())?;
+    let mut header =
+        HeaderValue::from_str(&text).map_err(|_| Problem::internal("a cookie cannot be sent"))?;
     header.set_sensitive(true);
     Ok(header)
 }

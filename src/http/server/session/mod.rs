@@ -68,7 +68,7 @@ pub(crate) fn redirect(http: &Http, path: &str) -> Response {
 pub(crate) fn see_other(path: &str) -> Response {
     match HeaderValue::from_str(path) {
         Ok(path) => (StatusCode::SEE_OTHER, [(LOCATION, path)]).into_response(),
-        Err(_) => Problem::internal().into_response(),
+        Err(_) => Problem::internal("a redirect cannot be sent").into_response(),
     }
 }
 

@@ -150,9 +150,25 @@ fn prompt_with_reasoning() -> (Prompt, [Value; 2]) {
     (prompt(vec![user("go"), turn, result]), [raw, kept])
 }
 
+/// Asserts that a request without the reasoning follows this answer at once, and that no request
+/// follows it if no turn has reasoning.
+async fn assert_leaves_out_reasoning(refused: String) {
+    let (asked, turns) = prompt_with_reasoning();
+    let endpoint = Endpoint::new(vec![refused.clone(), hello()]).await;
+    let (model, clock) = client(settings(&endpoint.url));
+    let answer = model.answer(&asked, &DiscardingSink).await;
+    assert_eq!(answer.unwrap().text.as_deref(), Some("hello"), "{refused}");
+    let seen = endpoint.seen();
+    let sent = seen.iter().map(|seen| &seen.body["messages"][2]);
+    assert!(sent.eq(&turns), "{refused}");
+    assert!(clock.slept.lock().unwrap().is_empty());
+    let (answer, endpoint, _) = ask(vec![refused, hello()]).await;
+    assert!(answer.is_err(), "nothing could be left out");
+    assert_eq!(endpoint.seen().len(), 1);
+}
+
 #[tokio::test]
 async fn reasoning_that_the_endpoint_refuses_is_left_out_of_a_second_request() {
-    let (asked, turns) = prompt_with_reasoning();
     let extra = json!({"type": "extra_forbidden", "loc": ["body", "messages", 2, "assistant", "x"],
         "msg": "Extra inputs are not permitted", "input": "hm ".repeat(200)});
     for said in [
@@ -162,17 +178,7 @@ async fn reasoning_that_the_endpoint_refuses_is_left_out_of_a_second_request() {
         json!({"message": "failed", "metadata": {"raw": "Invalid `signature` in `thinking` block"}}),
     ] {
         let refused = http("400 Bad Request", "", &json!({"error": said}).to_string());
-        let endpoint = Endpoint::new(vec![refused.clone(), hello()]).await;
-        let (model, clock) = client(settings(&endpoint.url));
-        let answer = model.answer(&asked, &DiscardingSink).await;
-        assert_eq!(answer.unwrap().text.as_deref(), Some("hello"), "{said}");
-        let seen = endpoint.seen();
-        let sent = seen.iter().map(|seen| &seen.body["messages"][2]);
-        assert!(sent.eq(&turns), "{said}");
-        assert!(clock.slept.lock().unwrap().is_empty());
-        let (answer, endpoint, _) = ask(vec![refused, hello()]).await;
-        assert!(answer.is_err(), "nothing could be left out: {said}");
-        assert_eq!(endpoint.seen().len(), 1);
+        assert_leaves_out_reasoning(refused).await;
     }
 }
 
@@ -181,14 +187,20 @@ async fn endpoint_that_also_refuses_the_second_request_fails_with_both_refusals(
     let answered = "it answered with status 400: ";
     let (old, other) = ("Old thought", "No `reasoning_effort`");
     let (long, cut) = ("thought ".repeat(99), "thought ".repeat(62) + "thou…");
+    let (long, other_long) = (long.as_str(), "other ".repeat(99));
+    let without =
+        |second: &str| format!("{old}; without the earlier reasoning, {answered}{second}");
     for (first, second, shown) in [
-        (
-            old,
-            other,
-            format!("{old}; without the earlier reasoning, {answered}{other}"),
-        ),
+        (old, other, without(other)),
+        (old, "No signature", without("No signature")),
+        (old, long, without(&cut)),
         (old, old, old.to_owned()),
-        (long.as_str(), other, cut),
+        (
+            long,
+            other,
+            format!("{other}; with the earlier reasoning, {answered}{cut}"),
+        ),
+        (long, other_long.as_str(), cut),
     ] {
         let refused = [first, second].map(|said| http("400 Bad Request", "", said));
         let endpoint = Endpoint::new(refused.into()).await;
@@ -206,7 +218,6 @@ async fn endpoint_that_also_refuses_the_second_request_fails_with_both_refusals(
 
 #[tokio::test]
 async fn reasoning_that_an_error_inside_a_success_refuses_is_left_out_of_a_second_request() {
-    let (asked, turns) = prompt_with_reasoning();
     let stream = "content-type: text/event-stream\r\n";
     let begun = "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n";
     let coded = json!({"error": {"message": "failed", "code": 400,
@@ -221,17 +232,7 @@ async fn reasoning_that_an_error_inside_a_success_refuses_is_left_out_of_a_secon
             &format!("event: error\ndata: {typed}\n\n"),
         ),
     ] {
-        let endpoint = Endpoint::new(vec![refused.clone(), hello()]).await;
-        let (model, clock) = client(settings(&endpoint.url));
-        let answer = model.answer(&asked, &DiscardingSink).await;
-        assert_eq!(answer.unwrap().text.as_deref(), Some("hello"), "{refused}");
-        let seen = endpoint.seen();
-        let sent = seen.iter().map(|seen| &seen.body["messages"][2]);
-        assert!(sent.eq(&turns), "{refused}");
-        assert!(clock.slept.lock().unwrap().is_empty());
-        let (answer, endpoint, _) = ask(vec![refused, hello()]).await;
-        assert!(answer.is_err(), "nothing could be left out");
-        assert_eq!(endpoint.seen().len(), 1);
+        assert_leaves_out_reasoning(refused).await;
     }
 }
 

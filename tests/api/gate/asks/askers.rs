@@ -48,6 +48,19 @@ async fn gate_is_closed_to_keys_that_decide_and_to_other_users(on: On) {
     app.stop().await;
 }
 
+#[tokio::test]
+async fn gate_is_left_out_only_by_a_caller_to_whom_a_single_gate_is_open() {
+    let gates = "\ngates:\n  other: { tools: [refund], open_to: { users: [carol] } }\n";
+    let yaml = yaml("").replacen("\ngates:\n", gates, 1);
+    let app = TestApp::with(On::Sqlite, &yaml).await;
+    let call = ask(&app, &refund(5), 10).await;
+    assert_call(&call, 200, "allow", "settled", "succeeded");
+    assert_eq!(call.str("/gate"), "refunds");
+    let refused = ask_as(app.actor(CAROLS_AGENT), &refund(5), 0).await;
+    refused.assert_text(422, "/errors/0/pointer", "/gate");
+    app.stop().await;
+}
+
 #[apply(on_both)]
 async fn key_that_may_decide_is_refused_whatever_its_body(on: On) {
     let app = gate(on, "").await;

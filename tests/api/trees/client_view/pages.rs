@@ -135,6 +135,9 @@ async fn timeline_of_a_tree_is_the_journal_of_all_its_tasks_in_order(on: On) {
         part,
         "{analyst}"
     );
+    for page in [page, analyst] {
+        assert!(page.contains("tree of 4"), "{page}");
+    }
     app.stop().await;
 }
 

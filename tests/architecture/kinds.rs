@@ -1,13 +1,14 @@
-//! Checks that code distinguishes kinds of request only by their properties and by exhaustive
-//! matches. So the compiler names each place that a new kind must be added to.
+//! Checks that code distinguishes kinds of request, and kinds of tool, only by their properties and
+//! by exhaustive matches. So the compiler names each place that a new kind must be added to.
 
 use super::sources;
 
-/// Returns the comparisons with a kind of request, outside of tests. If a kind is added, the
-/// compiler does not report such a comparison.
+/// Returns the comparisons with a kind of request or of tool, outside of tests. If a kind is added,
+/// the compiler does not report such a comparison.
 fn comparisons(text: &str) -> Vec<String> {
-    let compared = r"(==|!=)\s*&?RequestKind::|matches!\([^;]*?\bRequestKind::|\blet RequestKind::|\bRequestKind::\w+\]\s*\.contains|\b_, RequestKind::|\bRequestKind::\w+, _\b";
-    let compared = regex::Regex::new(compared).expect("a pattern");
+    let compared = r"(==|!=)\s*&?KIND|matches!\([^;]*?\bKIND|\blet KIND|\bKIND\w+\]\s*\.contains|\b_, KIND|\bKIND\w+, _\b";
+    let compared = compared.replace("KIND", r"(?:\w+::)*(?:Request|Tool)Kind::");
+    let compared = regex::Regex::new(&compared).expect("a pattern");
     let code = text.split("#[cfg(test)]\nmod tests {").next();
     compared
         .find_iter(code.unwrap_or_default())
@@ -16,7 +17,7 @@ fn comparisons(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn request_kinds_differ_only_where_the_compiler_asks_for_a_new_kind() {
+fn kinds_of_request_and_tool_differ_only_where_the_compiler_asks_for_a_new_kind() {
     let wrong: Vec<String> = sources("src")
         .iter()
         .filter(|source| !source.is_of_tests())
@@ -29,7 +30,7 @@ fn request_kinds_differ_only_where_the_compiler_asks_for_a_new_kind() {
         .collect();
     assert!(
         wrong.is_empty(),
-        "a property of `task/request_kind.rs` or an exhaustive match tells kinds apart:\n{}",
+        "a property (`task/request_kind.rs`, `task/tool_spec.rs`) or an exhaustive match tells kinds apart:\n{}",
         wrong.join("\n")
     );
     for line in [
@@ -41,12 +42,16 @@ fn request_kinds_differ_only_where_the_compiler_asks_for_a_new_kind() {
         "[RequestKind::Approval].contains(&kind)",
         "(_, RequestKind::Approval) => 1,",
         "(RequestKind::Approval, _) => 1,",
+        "call.performer != ToolKind::External || call.attempts == 0",
+        "matches!(spec.kind, ToolKind::Agent | ToolKind::Human)",
+        "call.performer == crate::task::tool_spec::ToolKind::External",
     ] {
         assert_eq!(comparisons(line).len(), 1, "{line}");
     }
     for line in [
         "RequestKind::Approval | RequestKind::Guidance => 1,",
         "let kind = RequestKind::Approval;",
+        "(ToolKind::Shell, target, settings.timeout)",
         "self.new_request(RequestKind::Credentials, calls, terms)",
     ] {
         assert!(comparisons(line).is_empty(), "{line}");
