@@ -272,18 +272,31 @@ impl Drop for CheckedOut {
     /// Otherwise, clients that disconnect could make the pool open more connections than its
     /// maximum.
     fn drop(&mut self) {
-        let Some(mut connection) = self.connection.take() else {
+        let Some(connection) = self.connection.take() else {
             return;
         };
-        let Ok(runtime) = Handle::try_current() else {
-            drop(Object::take(connection));
-            return;
-        };
+        let mut closing = Closing(Some(connection));
         let limit = self.statement_limit;
-        runtime.spawn(async move {
-            let _ = timeout(limit, connection.ping()).await;
+        if let Ok(runtime) = Handle::try_current() {
+            runtime.spawn(async move {
+                if let Some(connection) = &mut closing.0 {
+                    let _ = timeout(limit, connection.ping()).await;
+                }
+            });
+        }
+    }
+}
+
+/// A connection that leaves its pool when this value is dropped. A runtime that shuts down drops
+/// the tasks that it is given, and the pool would take the connection back although its statement
+/// still runs.
+struct Closing(Option<Object<PostgresConnector>>);
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        if let Some(connection) = self.0.take() {
             drop(Object::take(connection));
-        });
+        }
     }
 }
 

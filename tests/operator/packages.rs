@@ -89,10 +89,12 @@ fn wheel(packages: &Packages) {
     let programs = environment.join("bin");
     // A pip of the environment's own would take more time than the rest of this function. An
     // environment needs it only where Python has no other pip.
-    let version = command("python3", &folder)
-        .args(["-m", "pip", "--version"])
-        .output();
-    let has_pip = version.unwrap().status.success();
+    // Before version 22.3, pip serves no other environment.
+    let help = command("python3", &folder)
+        .args(["-m", "pip", "--help"])
+        .output()
+        .unwrap();
+    let has_pip = String::from_utf8_lossy(&help.stdout).contains("--python ");
     succeed(
         command("python3", &folder)
             .args(["-m", "venv"])
@@ -100,15 +102,17 @@ fn wheel(packages: &Packages) {
             .arg(&environment),
     );
     let python = programs.join("python");
-    let with_pip = if has_pip {
-        Path::new("python3")
+    let mut install = if has_pip {
+        let mut pip = command("python3", &folder);
+        pip.args(["-m", "pip", "--python"]).arg(&python);
+        pip
     } else {
-        python.as_path()
+        let mut pip = command(&python, &folder);
+        pip.args(["-m", "pip"]);
+        pip
     };
     succeed(
-        command(with_pip, &folder)
-            .args(["-m", "pip", "--python"])
-            .arg(&python)
+        install
             .args(["install", "--quiet", "--no-index"])
             .arg(&wheel),
     );
