@@ -1,6 +1,6 @@
 //! Writes the Rust file `migrations.rs`, which `store/open.rs` includes: for each database engine,
 //! the number, name and text of every migration. Sets `cfg(failpoints)`, unless the build is a
-//! release build without the feature `failpoints`.
+//! release build without the feature `failpoints`. Links the integration tests at a fixed address.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -12,6 +12,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rustc-check-cfg=cfg(failpoints)");
     if variable("PROFILE")? == "debug" || variable("CARGO_FEATURE_FAILPOINTS").is_ok() {
         println!("cargo::rustc-cfg=failpoints");
+    }
+    if variable("CARGO_CFG_TARGET_ENV")? == "gnu" {
+        // Each test is a process, and a program at a fixed address starts without relocations.
+        println!("cargo::rustc-link-arg-tests=-no-pie");
     }
     let folder = Path::new(&variable("CARGO_MANIFEST_DIR")?).join("migrations");
     let mut list = String::new();

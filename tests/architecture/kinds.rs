@@ -1,16 +1,23 @@
 //! Checks that code distinguishes kinds of request, and kinds of tool, only by their properties and
 //! by exhaustive matches. So the compiler names each place that a new kind must be added to.
 
+use std::sync::LazyLock;
+
+use regex::Regex;
+
 use super::sources;
+
+static COMPARISON: LazyLock<Regex> = LazyLock::new(|| {
+    let compared = r"(==|!=)\s*&?KIND|matches!\([^;]*?\bKIND|\blet KIND|\bKIND\w+\]\s*\.contains|\b_, KIND|\bKIND\w+, _\b";
+    let kind = r"(?:\w+::)*(?:Request|Tool)Kind::";
+    Regex::new(&compared.replace("KIND", kind)).expect("a pattern")
+});
 
 /// Returns the comparisons with a kind of request or of tool, outside of tests. If a kind is added,
 /// the compiler does not report such a comparison.
 fn comparisons(text: &str) -> Vec<String> {
-    let compared = r"(==|!=)\s*&?KIND|matches!\([^;]*?\bKIND|\blet KIND|\bKIND\w+\]\s*\.contains|\b_, KIND|\bKIND\w+, _\b";
-    let compared = compared.replace("KIND", r"(?:\w+::)*(?:Request|Tool)Kind::");
-    let compared = regex::Regex::new(&compared).expect("a pattern");
     let code = text.split("#[cfg(test)]\nmod tests {").next();
-    compared
+    COMPARISON
         .find_iter(code.unwrap_or_default())
         .map(|found| found.as_str().to_owned())
         .collect()

@@ -18,25 +18,23 @@ const LOOKS = {
   "phone, dark": { viewport: PHONE, colorScheme: "dark" },
 };
 
-// Loading a page and running axe are slow. So an ordinary run checks each state in two of the 16
-// looks: a simulated reader of each language opens the page, one of them with the page's scripts and
-// the other without, and their looks differ in size and in mode. The combination depends on the
-// place of the state among all states, so eight states in a row have all 16 looks. If EVERY_LOOK is
-// set, four readers check each state in every look.
+// Loading a page and running axe are slow. So an ordinary run checks each state in one of the 16
+// looks: the place of the state among all states gives the language of the simulated reader, the
+// page's scripts, the size and the mode, so 16 states in a row have all looks. If EVERY_LOOK is set,
+// four readers check each state in every look.
 const LANGUAGES = [
   { name: "en", locale: "en-US", lang: "en" },
   { name: "zh", locale: "zh-CN", lang: "zh-Hans" },
 ];
 const READERS = process.env.EVERY_LOOK ? LANGUAGES.flatMap((reader) => [reader, reader]) : LANGUAGES;
 
-// Returns how the reader with this index sees the state at this place: with or without the page's
-// scripts, and in which looks.
-function drawnLooks(index, place) {
+// Returns the readers of the state at this place. They see it with or without the page's scripts,
+// and in some of the looks.
+function readersAt(place, readers) {
   const looks = Object.keys(LOOKS);
-  if (process.env.EVERY_LOOK) return { hasScripts: index % 2 === 0, looks };
-  // The first look and the last are opposites, as are the two others.
-  const drawn = (place >> 1) % looks.length;
-  return { hasScripts: (index + place) % 2 === 0, looks: [looks.at(index === 0 ? drawn : -1 - drawn)] };
+  if (process.env.EVERY_LOOK) return readers.map((reader, at) => Object.assign(reader, { hasScripts: at % 2 === 0, looks }));
+  const drawn = { hasScripts: (place >> 1) % 2 === 0, looks: [looks[(place >> 2) % looks.length]] };
+  return [Object.assign(readers[place % readers.length], drawn)];
 }
 
 // The place of the next state, and how many states were checked in each look so far.
@@ -166,18 +164,16 @@ export function hadEveryLook(states) {
 // `isScripted`: whether the state is the work of the page's script;
 // `noise`: a pattern of the browser's expected complaints.
 export async function inEveryLook(browser, states, key) {
-  const readers = await Promise.all(READERS.map((reader) => signedIn(browser, reader, key)));
+  const all = await Promise.all(READERS.map((reader) => signedIn(browser, reader, key)));
   for (const [name, state] of Object.entries(states)) {
     const made = await state.ask?.();
-    readers.forEach((reader, at) => {
-      Object.assign(reader, drawnLooks(at, place));
-      reader.hasScripts ||= Boolean(state.isScripted);
-    });
+    const readers = readersAt(place, all);
     place += 1;
+    for (const reader of readers) reader.hasScripts ||= Boolean(state.isScripted);
     const visits = await Promise.all(readers.map((reader) => opened(reader, name, state, made)));
     await state.then?.(made);
     await Promise.all(visits.map((visit) => looksRight(visit, state, made)));
     await state.end?.(made);
   }
-  await Promise.all(readers.map(({ context }) => context.close()));
+  await Promise.all(all.map(({ context }) => context.close()));
 }

@@ -323,6 +323,6 @@ const many = {
 
 await inBrowser(async (browser) => {
   for (const states of [empty, inbox, tasks, questions, remembered, many]) await inEveryLook(browser, states);
-  hadEveryLook(4);
+  hadEveryLook(2);
   console.log("browser: every state was readable in every look");
 });

@@ -82,11 +82,18 @@ install_node() { # source, target, more options of npm
 
 # Installs the packages of a folder with requirements.txt.
 install_python() { # source, target, more options of pip
-  local file=$1/requirements.txt
+  local file=$1/requirements.txt pip
   is_fresh "$2.installed" "$file" && return
   rm -rf "$2"
-  python3 -m venv "$2"
-  "$2/bin/python" -m pip install --quiet --disable-pip-version-check "${@:3}" -r "$file"
+  # The machine's pip saves seconds for a pip in each environment. Before version 22.3 it serves no other environment.
+  if python3 -c 'import pip, sys; sys.exit(tuple(map(int, pip.__version__.split(".")[:2])) < (22, 3))' 2>/dev/null; then
+    python3 -m venv --without-pip "$2"
+    pip=(python3 -m pip --python "$2/bin/python")
+  else
+    python3 -m venv "$2"
+    pip=("$2/bin/python" -m pip)
+  fi
+  "${pip[@]}" install --quiet --disable-pip-version-check "${@:3}" -r "$file"
   cksum <"$file" >"$2.installed"
 }
 
