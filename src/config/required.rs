@@ -1,7 +1,7 @@
-//! Checks the required keys, which the JSON Schema of the file names. The check runs on the tree
-//! before the settings are read, so that a missing key is reported along with all other mistakes.
-//! Then the settings are read with an empty value for each missing key. A later check must not
-//! report this empty value, because the missing key is reported already.
+//! Checks the required keys, which the JSON Schema of the configuration names. The check runs on
+//! the tree before the settings are read, so that a missing key is reported along with all other
+//! mistakes. Then the settings are read with an empty value for each missing key. A later check
+//! must not report this empty value, because the missing key is reported already.
 
 use serde_json::Value;
 

@@ -126,12 +126,16 @@ impl Streamable {
         }
     }
 
-    /// Sends one request of an attempt at a call, and waits for the answer. `request_index` counts
-    /// the requests of the attempt from 0. Request 0 is sent only if `call.permit` holds right
-    /// before its first byte. A later request is sent without this check, because request 0 has
-    /// already sent the call. `within` is one time limit for both parts: beginning a conversation
-    /// if none is kept, and the exchange. If the permit is decided during the exchange, the rest of
-    /// `within` begins at the decision.
+    /// Sends the request number `request_index` (from 0) of an attempt at a call, and waits for the
+    /// answer. If the server refuses the session or the token, and has certainly not run the call,
+    /// renews it and sends the request again.
+    ///
+    /// Request 0 starts the call, so it is sent only if `call.permit` holds right before its first
+    /// byte. Later requests continue a call that has started, and are sent without this check.
+    ///
+    /// `within` limits all of this, including the start of a conversation if none is kept. The wait
+    /// for the decision about the permit does not count: the time that was left before the exchange
+    /// starts again at the decision.
     pub(super) async fn call(
         &self,
         call: &McpCall<'_>,

@@ -268,7 +268,7 @@ impl Sender {
 
     /// Drops the deliveries of entries that are no longer configured, and the updates of entries
     /// that can no longer update messages. Removes ended deliveries after their retention. Removes
-    /// the stored time of a recipient's next message once that time has passed.
+    /// the stored time of a recipient's next message some time after it has passed.
     async fn clean(&self) {
         let dropped = self
             .store

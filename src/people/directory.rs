@@ -122,7 +122,7 @@ impl Directory {
             .id(known.map_or(user_id, |(_, user)| user.as_str()))
     }
 
-    /// Returns the account of this key, if any.
+    /// `key` is the key as the client has sent it. Its hash is compared in constant time.
     #[must_use]
     pub fn account_by_key(&self, key: &str) -> Option<&Account> {
         let presented = hash_key(key);

@@ -88,7 +88,7 @@ pub struct RequestKindProperties {
 pub enum ResponseKind {
     /// The answer's member `decisions` has a result for each call.
     PerCall,
-    /// The answer's member `response` has the form that the agent defined, filled in.
+    /// The answer's member `response` has a filled-in form, which the agent defined.
     AgentForm,
     /// The answer's member `response` has a filled-in form, which the tool's server defined. The
     /// next attempt at the call sends the answer to the server.

@@ -207,7 +207,8 @@ impl UrlTemplate {
 
     /// Returns the address of one call, as a person sees it. The address has no query. A credential
     /// appears as its reference `{{credential:name.field}}`. An argument appears as it is sent, or
-    /// as `{name}` if it cannot be sent.
+    /// as `{name}` if it cannot be sent. If the arguments would lead away from the target, each
+    /// appears as its name.
     pub(crate) fn display_address(&self, arguments: &Value) -> String {
         let none = |_: &str, _: &str| Err(String::new());
         let part = |part: &UrlPart| fill_parts(std::slice::from_ref(part), arguments, &none, true);

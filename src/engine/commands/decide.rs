@@ -91,10 +91,11 @@ impl Decider<'_> {
         }))
     }
 
-    /// Validates an answer by the request's row. After two kinds of errors, also checks the edited
-    /// arguments of the answer. After `Invalid`, checks them for secrets. After an error about the
-    /// request's state or digest, checks them by `refuse_denied_edits_of`. If this second check
-    /// fails, its error replaces the first error.
+    /// Validates an answer by the request's row. If an answer that edits arguments is refused, a
+    /// second check of the edits may replace the error:
+    /// - `Invalid`: the edits have no secret, because the error could name it.
+    /// - An error about the request's state or digest: no rule denies the edits, because a denied
+    ///   edit has the same error whatever has become of the request.
     async fn validate_answer(
         self,
         row: &RequestRow,

@@ -9,8 +9,8 @@ use crate::task::change::TaskRow;
 use crate::task::id::{CallId, TaskId};
 use crate::task::quarantine;
 
-/// The reason to hold a call while a person is asked about the outcome of an earlier call, if the
-/// earlier call has not put the tool into quarantine.
+/// The reason to hold a call of a tool without a quarantine while a person is asked about the
+/// outcome of an earlier call.
 const OUTCOME_IS_ASKED: &str =
     "An earlier call of this tool may have run, and a person is asked about its outcome.";
 

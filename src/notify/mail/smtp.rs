@@ -202,9 +202,9 @@ async fn transmit(
     Ok(())
 }
 
-/// Whether the server still answers on a kept connection, which the server may have closed. RSET
-/// ends no mail, because none has begun. Some servers limit the number of NOOPs in a session, but
-/// permit a RSET before each mail.
+/// Whether the server still answers on a kept connection, which the server may have closed. Sends
+/// RSET and not NOOP, because some servers limit the NOOPs of a session but permit a RSET before
+/// each mail. No mail has begun, so RSET discards nothing.
 async fn still_works(clock: &dyn Clock, connection: &mut AsyncSmtpConnection) -> bool {
     tokio::select! {
         answer = connection.command(Rset) => answer.is_ok(),

@@ -28,11 +28,10 @@ use crate::task::user::UserId;
 
 pub(crate) const OP: Op = Op::api("list_tasks", &[Code::NotFound, Code::Invalid]);
 
-/// The maximum number of reads for one page of a list without the tasks of calls at gates. Every
-/// read excludes the gates of the configuration. A read may still return calls at gates that were
-/// removed from the configuration. The next read then excludes the agent versions of these calls,
-/// too. After the last read, [`page_of_tasks`] removes such calls from the page, so the page may be
-/// shorter than its limit.
+/// The maximum number of reads for one page, where the page leaves out calls at gates. A read may
+/// find calls at gates that are no longer configured. The page is then read again, without the
+/// agent versions of these calls. After the last read, [`page_of_tasks`] removes such calls from
+/// the page, which may then be shorter than its limit.
 const MAX_READS: u32 = 8;
 
 /// List tasks

@@ -96,7 +96,7 @@ pub(crate) struct FieldMistake {
     /// A JSON pointer to the mistake. If the mistake has a field, the pointer is relative to the
     /// field's value. Otherwise it is relative to the JSON body that was made from the form.
     pub pointer: String,
-    /// The text of the mistake, such as the expected value.
+    /// The message to the person, often about the value that the field expects.
     pub detail: Detail,
 }
 

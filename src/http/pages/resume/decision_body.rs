@@ -231,8 +231,8 @@ fn read_then(fields: &mut Fields<'_>) -> Option<ThenAction> {
     then
 }
 
-/// Adds a mistake if an answer that is not a rejection has the member `then`, even if its value is
-/// `null`.
+/// Adds a mistake if the member `then` is present, even if its value is `null`. For answers other
+/// than rejections.
 fn refuse_then(fields: &mut Fields<'_>) {
     if fields.raw("then").is_some() {
         fields.refuse("then", DetailCode::ThenWithoutReject);
